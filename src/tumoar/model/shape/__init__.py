@@ -1,0 +1,1 @@
+"""Shape priors on a binary map: flat, convolutional RBM, first-order MRF."""

@@ -1,0 +1,1 @@
+"""Numerical kernels and distributions: arrays in, arrays out, no medical words."""

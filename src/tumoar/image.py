@@ -25,7 +25,11 @@ class Grid:
 
     def __post_init__(self) -> None:
         affine = np.array(self.affine, np.float64)
-        if affine.shape != (4, 4) or not np.isfinite(affine).all() or not np.array_equal(affine[3], [0, 0, 0, 1]):
+        if (
+            affine.shape != (4, 4)
+            or not np.isfinite(affine).all()
+            or not np.array_equal(affine[3], [0, 0, 0, 1])
+        ):
             raise ValueError(f"affine must be a finite 4x4 matrix ending in 0 0 0 1, got {affine.tolist()}")
         if abs(np.linalg.det(affine[:3, :3])) < 1e-12:
             raise ValueError("affine is singular: its axes are not independent")
@@ -68,3 +72,23 @@ class Grid:
     def index(self, world: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Fractional voxel indices (..., 3) of world coordinates (..., 3)."""
         return np.asarray(world, float) @ self.inverse[:3, :3].T + self.inverse[:3, 3]
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """Voxel values on their own grid, in the axis order they were stored in; `source` is a name without a path."""
+
+    data: npt.NDArray[np.generic]
+    grid: Grid
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        data = np.asarray(self.data).view()
+        if data.shape != self.grid.shape:
+            raise ValueError(f"data must have the grid's shape {self.grid.shape}, got {data.shape}")
+        if not (np.issubdtype(data.dtype, np.integer) or np.issubdtype(data.dtype, np.floating)):
+            raise ValueError(f"data must be integer or floating point, got {data.dtype}")
+        if "/" in self.source or "\\" in self.source:
+            raise ValueError("source must be a name without a path")
+        data.flags.writeable = False
+        object.__setattr__(self, "data", data)

@@ -14,5 +14,5 @@ DATA = Path(os.environ.get("TUMOAR_DATA", Path(__file__).resolve().parents[2] / 
 def shared_data() -> Path:
     """The data folder beside the project; tests that need it skip, visibly, where it is absent."""
     if not DATA.is_dir():
-        pytest.skip(f"needs the data folder (TUMOAR_DATA or {DATA.parent.name}/{DATA.name} beside the project)")
+        pytest.skip("needs the data folder: TUMOAR_DATA, or shared/data beside the project")
     return DATA

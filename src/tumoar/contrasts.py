@@ -82,7 +82,7 @@ def find_contrast(name: str, contrasts: Mapping[str, Contrast] | None = None) ->
 
 
 def tumor_is_constrained(contrasts: Iterable[Contrast]) -> bool:
-    """Whether any contrast says how bright tumor is: a FLAIR-like one, or T1c. Without it there is no tumor mode."""
+    """Whether any contrast (FLAIR-like or T1c) says how bright tumor is; without one, no tumor mode."""
     return any(c.gmm in ("core", "edema") for contrast in contrasts for c in contrast.constraints)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal
@@ -111,9 +111,13 @@ class LabelTable:
                 )
         used = {s.gmm for s in self.structures}
         for g in self.gmms:
-            _require((g.name in used) == (g.role == "normal"), f"gmm '{g.name}' is used wrongly or not at all")
+            _require(
+                (g.name in used) == (g.role == "normal"), f"gmm '{g.name}' is used wrongly or not at all"
+            )
         tumor_names = {t.name for t in self.tumor}
-        _require(tumor_names == {"core", "edema"}, f"tumor classes are {sorted(tumor_names)}, not core and edema")
+        _require(
+            tumor_names == {"core", "edema"}, f"tumor classes are {sorted(tumor_names)}, not core and edema"
+        )
         for o in self.organs:
             unknown = (set(o.structures) - set(by_name)) | (set(o.tumor) - tumor_names)
             _require(not unknown, f"organ '{o.name}' is made of unknown parts {sorted(unknown)}")
@@ -123,7 +127,7 @@ class LabelTable:
                 f"organ name '{o.name}' does not follow TG-263 (16 letters, digits, _)",
             )
 
-    # ---- sizes ----------------------------------------------------------------------------------------------
+    # ---- sizes ---------------------------------------------------------------------------------------
 
     @property
     def K(self) -> int:
@@ -145,7 +149,7 @@ class LabelTable:
         """(X,) components per mixture."""
         return np.array([g.components for g in self.gmms])
 
-    # ---- maps between labels, mixtures, components ----------------------------------------------------------
+    # ---- maps between labels, mixtures, components ---------------------------------------------------
 
     def l(self, name: str) -> int:
         """Position of a structure by name."""
@@ -213,6 +217,11 @@ class LabelTable:
         """(K,) value of each structure in label maps."""
         return np.array([s.index for s in self.structures], np.uint8)
 
+    @cached_property
+    def trained(self) -> npt.NDArray[np.bool_]:
+        """(K,) True for structures that training label maps contain; the others come later."""
+        return np.array([s.trained for s in self.structures])
+
     def organ(self, name: str) -> Organ:
         """A delivered structure by its TG-263 name."""
         return self.organs[_position(self.organs, name)]
@@ -230,10 +239,7 @@ def parse_labels(table: Mapping[str, Any]) -> LabelTable:
             structures=tuple(_structure(row) for row in table["structure"]),
             gmms=tuple(Gmm(**row) for row in table["gmm"]),
             tumor=tuple(TumorClass(name=n, **_coded(row)) for n, row in table["tumor"].items()),
-            organs=tuple(
-                Organ(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
-                for row in table["organ"]
-            ),
+            organs=tuple(_organ(**row) for row in table["organ"]),
         )
     except (KeyError, TypeError) as error:
         raise ModelFileError("labels", "label table not usable", found=error) from error
@@ -246,17 +252,16 @@ def default_labels() -> LabelTable:
     return parse_labels(tomllib.loads(text))
 
 
-def without_untrained(labels: LabelTable) -> tuple[Structure, ...]:
-    """The structures that training label maps contain."""
-    return tuple(replace(s) for s in labels.structures if s.trained)
-
-
 def _coded(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: Code(**v) if k == "snomed" else v for k, v in row.items()}
 
 
 def _structure(row: Mapping[str, Any]) -> Structure:
     return Structure(**_coded(row))
+
+
+def _organ(name: str, kind: str, structures: Iterable[str] = (), tumor: Iterable[str] = ()) -> Organ:
+    return Organ(name, kind, tuple(structures), tuple(tumor))
 
 
 def _position(rows: tuple[Any, ...], name: str) -> int:

@@ -1,0 +1,5 @@
+"""`python -m tumoar`."""
+
+from tumoar.cli import main
+
+main()

@@ -1,0 +1,65 @@
+"""The command line: one file per group of commands, heavy imports only inside the commands.
+
+`main` is the only place where a refusal becomes a sentence on standard error and an exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from tumoar import __version__
+from tumoar.cli.doctor import doctor
+from tumoar.errors import TumoarError
+
+app = typer.Typer(
+    name="tumoar",
+    help="Tumors and organs at risk from any scan. For research; not a medical device.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tumoar {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code: 0, the code of a refusal, or 1 for a fault of our own."""
+    try:
+        app(args=arguments)
+    except TumoarError as refusal:
+        typer.echo(str(refusal), err=True)
+        sys.exit(refusal.exit_code)
+    except Exception as fault:
+        if os.environ.get("TUMOAR_DEBUG"):
+            raise
+        # The message may hold a path or a header's text, so a patient's name: only type and place are told.
+        place = traceback.extract_tb(fault.__traceback__)[-1]
+        typer.echo(
+            f"E1-fault internal fault: {type(fault).__name__} in {place.name}, line {place.lineno} of "
+            f"{os.path.basename(place.filename)} | do: report it; TUMOAR_DEBUG=1 shows the whole trace",
+            err=True,
+        )
+        sys.exit(TumoarError.exit_code)
+    sys.exit(0)

@@ -1,0 +1,85 @@
+"""`tumoar doctor`: what this installation is and what the machine gives it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Show versions, threads, memory and the embedded model."""
+    facts = examine()
+    if json:
+        import json as json_module
+
+        typer.echo(json_module.dumps(facts, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None)
+    for name, value in facts.items():
+        table.add_row(
+            name, ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+        )
+    Console().print(table)
+
+
+def examine() -> dict[str, object]:
+    """Facts about the installation and the machine."""
+    import numba
+
+    from tumoar import __version__
+
+    return {
+        "tumoar": __version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "packages": {name: _version(name) for name in _dependencies()},
+        "threads": {"cores": os.cpu_count(), "used": numba.get_num_threads()},
+        "memory": _memory(),
+        "model": _models(),
+    }
+
+
+def _dependencies() -> list[str]:
+    """Names of what the package requires, without extras."""
+    import re
+
+    lines = [line for line in requires("tumoar") or [] if "extra ==" not in line]
+    return [re.split(r"[<>=!~ ;\[]", line, maxsplit=1)[0] for line in lines]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def _memory() -> dict[str, str]:
+    """Total and available memory as the kernel tells it; empty where it does not."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    except OSError:
+        return {}
+    gigabytes = {"total": kilobytes["MemTotal"] / 1e6, "available": kilobytes["MemAvailable"] / 1e6}
+    return {name: f"{size:.1f} GB" for name, size in gigabytes.items()}
+
+
+def _models() -> dict[str, str]:
+    """The first digits of the SHA-256 of every model file in the package."""
+    import hashlib
+    from importlib.resources import files
+
+    found = (f for f in files("tumoar").joinpath("data").iterdir() if f.name.endswith(".npz"))
+    return {
+        f.name: hashlib.sha256(f.read_bytes()).hexdigest()[:16] for f in sorted(found, key=lambda f: f.name)
+    }

@@ -1,0 +1,74 @@
+"""The door: version, help, refusals, faults."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+
+import tumoar.cli as cli
+from tumoar import __version__
+from tumoar.errors import GeometryError
+
+
+def _run(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    return stop.value.code or 0, capsys.readouterr()
+
+
+def test_version(capsys):
+    code, out = _run(["--version"], capsys)
+    assert (code, out.out.strip()) == (0, f"tumoar {__version__}")
+
+
+def test_unknown_command_is_a_usage_error(capsys):
+    code, out = _run(["nonsense"], capsys)
+    assert code == 2
+    assert "nonsense" in out.err
+
+
+def test_doctor_tells_versions_threads_memory_and_model(capsys):
+    code, out = _run(["doctor", "--json"], capsys)
+    facts = json.loads(out.out)
+    assert code == 0
+    assert facts["tumoar"] == __version__
+    assert facts["threads"]["used"] >= 1
+    assert "missing" not in facts["packages"].values()
+    assert {"memory", "model"} <= set(facts)
+
+
+@pytest.fixture
+def app_that(monkeypatch):
+    def install(error):
+        app = typer.Typer(pretty_exceptions_enable=False)
+
+        @app.command()
+        def fail():
+            raise error
+
+        monkeypatch.setattr(cli, "app", app)
+
+    return install
+
+
+def test_a_refusal_is_one_sentence_and_its_code(app_that, capsys):
+    app_that(
+        GeometryError(
+            "B11", "orientation unknown", file="/home/Jane Doe/t1.nii", found="two codes 0", do="set one"
+        )
+    )
+    code, out = _run([], capsys)
+    assert code == 4
+    assert out.err == "E4-B11 orientation unknown | file: t1.nii | found: two codes 0 | do: set one\n"
+
+
+def test_a_fault_shows_no_traceback_and_no_message(app_that, capsys, monkeypatch):
+    monkeypatch.delenv("TUMOAR_DEBUG", raising=False)
+    app_that(RuntimeError("/home/Jane Doe"))
+    code, out = _run([], capsys)
+    assert code == 1
+    assert "internal fault: RuntimeError" in out.err
+    assert "Jane" not in out.err
+    assert "Traceback" not in out.err

@@ -146,3 +146,10 @@ def test_mirror_is_an_involution_that_keeps_mixture_and_brain():
     assert (labels.x_of_l[m] == labels.x_of_l).all()
     assert (labels.in_brain[m] == labels.in_brain).all()
     assert (m != np.arange(labels.K)).sum() == 8
+
+
+def test_snomed_codes_are_in_the_dicom_dictionary():
+    sct = pytest.importorskip("pydicom.sr._concepts_dict").concepts["SCT"]
+    known = {(code, meaning) for entry in sct.values() for code, (meaning, _) in entry.items()}
+    rows = (*labels.structures, *labels.tumor)
+    assert {(r.snomed.value, r.snomed.meaning) for r in rows if r.snomed} <= known

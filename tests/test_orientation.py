@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import permutations, product
-
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
+from storage_orders import ORDERS, stored
 
 from tumoar.image import Grid, Image
 from tumoar.orientation import canonical, orientation_of, to_canonical, to_native
 
-ORDERS = [(axes, flips) for axes in permutations(range(3)) for flips in product((False, True), repeat=3)]
 SHAPE = (4, 5, 7)
 ANGLES = {"straight": (0, 0, 0), "oblique": (12, -20, 7), "halfway": (45, 0, 0)}
-
-
-def stored(image, axes, flips):
-    """The same image in world space, stored with its axes permuted and reversed."""
-    to_stored = np.eye(4)[:, [*axes, 3]]
-    data = image.data.transpose(axes)
-    for axis, flip in enumerate(flips):
-        if flip:
-            data = np.flip(data, axis)
-            reverse = np.eye(4)
-            reverse[axis, axis] = -1
-            reverse[axis, 3] = data.shape[axis] - 1
-            to_stored = to_stored @ reverse
-    return Image(data, Grid(data.shape, image.grid.affine @ to_stored))
 
 
 def ras_image(angles, rng):

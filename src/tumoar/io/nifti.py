@@ -59,6 +59,8 @@ def read_nifti(path: str | Path, *, use_form: Form | None = None, max_bytes: int
                 found="a header without its data",
                 do="name the pair .hdr and .img",
             )
+        else:
+            stream.skip(SLACK)  # to the end, where the checksum is
     if not header.in_same_file:
         with _opened(data_path) as stream:
             values = _values(stream, header, position=0)
@@ -101,6 +103,8 @@ class _Stream:
 def _opened(path: Path) -> Iterator[_Stream]:
     """Open a file, plain or compressed by its content; what goes wrong while it is read is a refusal."""
     name = _plain(path)
+    if "\0" in str(path):
+        raise _unreadable(name, "not a file name")
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):

@@ -1,0 +1,61 @@
+"""Bias fields C φ_i: the 4 x 4 x 4 lowest functions of the 3-D discrete cosine transform (section 3.3).
+
+φ is a product of one cosine per axis, so neither Φ (I x 64) nor any other array of that size is ever formed.
+Since cos a cos b = (cos(a+b) + cos(a−b)) / 2, seven cosines per axis carry all products of two functions: the
+7 x 7 x 7 sums Σ_i w_i cos cos cos give Φᵀ W Φ whatever the weights are later multiplied with.
+
+The constant function is clamped: the likelihood depends on it only through its sum with the means, and with
+flat priors on both the posterior would be improper. 63 coefficients per contrast are free.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.floating]
+
+PER_AXIS = 4
+"""Basis functions per axis; P = PER_AXIS**3."""
+HARMONICS = 2 * PER_AXIS - 1
+"""Cosines per axis that carry all products of two basis functions."""
+
+
+def cosines(n: int, count: int = HARMONICS) -> Array:
+    """(n, count) functions of the DCT-II along an axis of n voxels: cos(π k (i + 1/2) / n)."""
+    return np.cos(np.pi / n * np.outer(np.arange(n) + 0.5, np.arange(count)))
+
+
+def field(C: Array, shape: tuple[int, ...]) -> Array:
+    """(N, X, Y, Z) values of C φ_i for coefficients C (N, 4, 4, 4)."""
+    a, b, c = (cosines(n, PER_AXIS) for n in shape)
+    rows = np.einsum("nabc,zc->nabz", C, c)
+    planes = np.einsum("nabz,yb->nayz", rows, b)
+    return np.einsum("nayz,xa->nxyz", planes, a)
+
+
+def phi_sums(cos: Array) -> Array:
+    """(..., 64) sums Σ_i w_i φ_i, which stand among the cosine sums (..., 7, 7, 7)."""
+    low = cos[..., :PER_AXIS, :PER_AXIS, :PER_AXIS]
+    return low.reshape(*low.shape[:-3], PER_AXIS**3)
+
+
+def gram(cos: Array) -> Array:
+    """(..., 64, 64) sums Σ_i w_i φ_i φ_iᵀ from the cosine sums (..., 7, 7, 7)."""
+    products = np.einsum("...ijk,adi->...adjk", cos, _PRODUCT)
+    products = np.einsum("...adjk,bej->...abdek", products, _PRODUCT)
+    products = np.einsum("...abdek,cfk->...abcdef", products, _PRODUCT)
+    return products.reshape(*cos.shape[:-3], PER_AXIS**3, PER_AXIS**3)
+
+
+def _product_table() -> Array:
+    """T with cos_a cos_b = Σ_k T[a, b, k] cos_k."""
+    T = np.zeros((PER_AXIS, PER_AXIS, HARMONICS))
+    for a in range(PER_AXIS):
+        for b in range(PER_AXIS):
+            T[a, b, a + b] += 0.5
+            T[a, b, abs(a - b)] += 0.5
+    return T
+
+
+_PRODUCT = _product_table()

@@ -1,0 +1,90 @@
+"""Appendix A, one function per conditional of θ; Appendix B takes their modes, Algorithm 1 draws from them.
+
+The moments hold t: expected values in the GEM algorithm, one-hot draws in the sampler. Two slips of the print
+are put right: the mean of a voxel is μ + Cφ everywhere (Appendix B has a minus once), and the means minimize
+the quadratic form (printed as arg max).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.model.bias import PER_AXIS, gram, phi_sums
+from tumoar.model.gmm import Moments, Theta
+from tumoar.model.theta_prior import ThetaPrior
+from tumoar.numerics.distributions import ConstrainedNormal, Dirichlet, InverseWishart, Normal
+
+Array = npt.NDArray[np.floating]
+Pick = Callable[[Any], Array]
+
+
+def mode(conditional: Any) -> Array:
+    """The verb of the GEM algorithm."""
+    return np.asarray(conditional.mode())
+
+
+def sampler(rng: np.random.Generator) -> Pick:
+    """The verb of the Gibbs sampler."""
+    return lambda conditional: np.asarray(conditional.sample(rng))
+
+
+def update_theta(theta: Theta, moments: Moments, prior: ThetaPrior, pick: Pick) -> Theta:
+    """One sweep over Eqs. (A.2)–(A.5); each conditional sees the values picked before it."""
+    theta = replace(theta, gamma=pick(gamma_given(moments, prior)))
+    theta = replace(theta, mu=pick(mu_given(theta, moments, prior)).reshape(theta.mu.shape))
+    theta = replace(theta, Sigma=pick(Sigma_given(theta, moments, prior)))
+    if not prior.has_bias.any():
+        return theta
+    return replace(theta, C=with_free(theta.C, pick(C_given(theta, moments, prior)), prior))
+
+
+def gamma_given(moments: Moments, prior: ThetaPrior) -> Dirichlet:
+    """p(γ|·), Eq. (A.2): α_xg = α_0 + N_xg."""
+    return Dirichlet(prior.alpha0 + moments.n, prior.group)
+
+
+def mu_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> ConstrainedNormal:
+    """p(μ|·), Eq. (A.3): normal around the means of d − Cφ, precision N_xg Σ_xg⁻¹, restricted to A μ <= b."""
+    Q, N = theta.mu.shape
+    inverse = np.linalg.inv(theta.Sigma)
+    first, _ = moments.corrected(theta.C)
+    P = np.zeros((Q, N, Q, N))
+    q = np.arange(Q)
+    P[q, :, q, :] = moments.n[:, None, None] * inverse + np.diag(prior.precision)
+    h = np.einsum("qmn,qn->qm", inverse, first) + prior.precision * prior.mu0
+    return ConstrainedNormal(P.reshape(Q * N, Q * N), h.ravel(), prior.A, prior.b, start=theta.mu.ravel())
+
+
+def Sigma_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> InverseWishart:
+    """p(Σ|·), Eq. (A.4): scatter around the new means added to the prior's."""
+    return InverseWishart(prior.nu0 + moments.n, prior.S0 + moments.scatter(theta.mu, theta.C))
+
+
+def C_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> Normal:
+    """p(C|·), Eq. (A.5), over the free coefficients: 63 of each contrast that has a bias field.
+
+    The right-hand side sums w r = w d − Σ w_xg μ directly, without the division by w of the print, which may
+    be zero off the diagonal. A clamped contrast is conditioned on: its rows and columns leave the precision,
+    while its residuals still speak for the others through Σ⁻¹.
+    """
+    free = prior.has_bias
+    Q, N = theta.mu.shape
+    inverse = np.linalg.inv(theta.Sigma)[:, free]  # (Q, F, N)
+    residual = moments.dcos.reshape(Q, N, -1) - theta.mu[:, :, None] * phi_sums(moments.cos)[:, None, :]
+    h = np.einsum("qmn,qna->ma", inverse, residual)[:, 1:]
+    G = gram(moments.cos)[:, 1:, 1:].reshape(Q, -1)
+    F, p = int(free.sum()), PER_AXIS**3 - 1
+    P = (inverse[:, :, free].reshape(Q, -1).T @ G).reshape(F, F, p, p).swapaxes(1, 2).reshape(F * p, F * p)
+    return Normal(P + np.diag(np.repeat(prior.precision[free], p)), h.ravel())
+
+
+def with_free(C: Array, c: Array, prior: ThetaPrior) -> Array:
+    """C (N, 4, 4, 4) with its free coefficients set to c."""
+    full = C.reshape(len(C), -1).copy()
+    full[prior.has_bias, 1:] = c.reshape(int(prior.has_bias.sum()), -1)
+    return full.reshape(C.shape)

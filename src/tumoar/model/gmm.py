@@ -1,0 +1,99 @@
+"""The likelihood parameters θ, and the sums over voxels that are all they ever need of the data.
+
+Components of all mixtures stand in one row of length Q, in the order of the label table. Every conditional of
+θ in Appendix A is algebra on `Moments`: one pass over the voxels gathers them, whatever C and Σ become
+afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.model.bias import HARMONICS, PER_AXIS, gram, phi_sums
+
+Array = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Theta:
+    """θ = {γ, μ, Σ, C}: gamma (Q,), mu (Q, N), Sigma (Q, N, N), C (N, 4, 4, 4), its constant clamped."""
+
+    gamma: Array
+    mu: Array
+    Sigma: Array
+    C: Array
+
+    def __post_init__(self) -> None:
+        Q, N = np.shape(self.mu)
+        shapes = {"gamma": (Q,), "mu": (Q, N), "Sigma": (Q, N, N), "C": (N, PER_AXIS, PER_AXIS, PER_AXIS)}
+        _freeze(self, shapes)
+        if np.any(self.C[:, 0, 0, 0] != 0):
+            raise ValueError("C must have its constant function clamped to 0")
+
+    @property
+    def N(self) -> int:
+        """Number of contrasts."""
+        return self.mu.shape[1]
+
+    @property
+    def Q(self) -> int:
+        """Number of Gaussian components."""
+        return self.mu.shape[0]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over voxels weighted by t_i^q: sufficient statistics of θ.
+
+    n (Q,) counts N_xg; d (Q, N) and dd (Q, N, N) of the data; cos (Q, 7, 7, 7) of products of cosines;
+    dcos (Q, N, 4, 4, 4) of data times basis functions.
+    """
+
+    n: Array
+    d: Array
+    dd: Array
+    cos: Array
+    dcos: Array
+
+    def __post_init__(self) -> None:
+        Q, N = np.shape(self.d)
+        shapes = {
+            "n": (Q,),
+            "d": (Q, N),
+            "dd": (Q, N, N),
+            "cos": (Q, HARMONICS, HARMONICS, HARMONICS),
+            "dcos": (Q, N, PER_AXIS, PER_AXIS, PER_AXIS),
+        }
+        _freeze(self, shapes)
+
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def corrected(self, C: Array) -> tuple[Array, Array]:
+        """Σ t (d − Cφ), (Q, N), and Σ t (d − Cφ)(d − Cφ)ᵀ, (Q, N, N)."""
+        Q, N = self.d.shape
+        c = C.reshape(N, -1)
+        first = self.d - phi_sums(self.cos) @ c.T
+        cross = self.dcos.reshape(Q, N, -1) @ c.T
+        second = self.dd - cross - np.swapaxes(cross, 1, 2) + c @ gram(self.cos) @ c.T
+        return first, second
+
+    def scatter(self, mu: Array, C: Array) -> Array:
+        """Σ t (d − Cφ − μ)(d − Cφ − μ)ᵀ, (Q, N, N)."""
+        first, second = self.corrected(C)
+        cross = first[:, :, None] * mu[:, None, :]
+        outer = mu[:, :, None] * mu[:, None, :]
+        return second - cross - np.swapaxes(cross, 1, 2) + self.n[:, None, None] * outer
+
+
+def _freeze(value: Theta | Moments, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Own float64 arrays of the promised shapes, finite and read-only."""
+    for name, shape in shapes.items():
+        array = np.array(getattr(value, name), np.float64)
+        if array.shape != shape or not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite of shape {shape}, got shape {array.shape}")
+        array.flags.writeable = False
+        object.__setattr__(value, name, array)

@@ -1,0 +1,114 @@
+"""The prior p(θ) of Eq. (6) in numbers: Dirichlet, inverse Wishart, and the linear constraints on the means.
+
+Two deviations from the paper keep the posterior proper: instead of flat, the priors on the means and on the
+bias coefficients are Gaussians ten times wider than the data, which changes nothing wherever there is data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.contrasts import Contrast
+from tumoar.labels import LabelTable
+from tumoar.model.gmm import Theta
+from tumoar.numerics.distributions import Dirichlet, InverseWishart
+from tumoar.numerics.quadprog import FEASIBILITY
+
+Array = npt.NDArray[np.floating]
+
+WIDTH = 10.0
+"""Standard deviation of the weak priors on μ and C, in standard deviations of the data."""
+
+
+@dataclass(frozen=True)
+class ThetaPrior:
+    """p(θ) for Q components and N contrasts.
+
+    alpha0 of every Dirichlet; nu0 (Q,) and S0 (Q, N, N) of the inverse Wisharts; A (R, Q N), b (R,) with A μ
+    <= b; mu0 (N,) and the precision (N,) of the weak priors on μ, and, around zero, on C; group (Q,) the
+    mixture of each component; has_bias (N,) False where the bias field is clamped to zero.
+    """
+
+    alpha0: float
+    nu0: Array
+    S0: Array
+    A: Array
+    b: Array
+    mu0: Array
+    precision: Array
+    group: npt.NDArray[np.int64]
+    has_bias: npt.NDArray[np.bool_]
+
+    def log_prob(self, theta: Theta) -> float:
+        """log p(θ) up to a constant; −inf where a constraint is broken."""
+        if (self.A @ theta.mu.ravel() > self.b + FEASIBILITY).any():
+            return -np.inf
+        weak = self.precision * ((theta.mu - self.mu0) ** 2).sum(0)
+        weak = weak + self.precision * (theta.C**2).sum((1, 2, 3))
+        return (
+            Dirichlet(np.full(len(self.group), self.alpha0), self.group).log_prob(theta.gamma)
+            + InverseWishart(self.nu0, self.S0).log_prob(theta.Sigma)
+            - 0.5 * float(weak.sum())
+        )
+
+
+def theta_prior(
+    labels: LabelTable,
+    contrasts: Sequence[Contrast],
+    mean: Array,
+    variance: Array,
+    voxels: float,
+    expected: Array,
+) -> ThetaPrior:
+    """Section 3.3, with d̄ and its variance (N,) over the modeled voxels, I of them, I_x = `expected` (X,)."""
+    N, x = len(contrasts), labels.x_of_component
+    nu0 = N + 0.1 * (np.asarray(expected, float) / labels.G)[x]
+    X = np.array([g.scatter or labels.X for g in labels.gmms], float)[x]
+    A, b = mean_constraints(labels, contrasts)
+    return ThetaPrior(
+        alpha0=1 + 1e-4 * voxels,
+        nu0=nu0,
+        S0=(nu0 / X**2)[:, None, None] * np.diag(variance),
+        A=A,
+        b=b,
+        mu0=np.asarray(mean, float),
+        precision=1 / (WIDTH**2 * np.asarray(variance, float)),
+        group=x,
+        has_bias=np.array([c.bias_field for c in contrasts]),
+    )
+
+
+def expected_voxels(
+    labels: LabelTable, label_sums: Array, tumor_mm3: Mapping[str, float], voxel_mm3: float
+) -> Array:
+    """(X,) I_x: Σ_i π_i from the atlas (`label_sums`, (K,)) for normal mixtures, trained sizes of tumor."""
+    I = np.bincount(labels.x_of_l, label_sums, minlength=labels.X)
+    I[labels.core] = tumor_mm3["core"] / voxel_mm3
+    I[labels.edema] = tumor_mm3["edema"] / voxel_mm3
+    return np.asarray(I)
+
+
+def mean_constraints(labels: LabelTable, contrasts: Sequence[Contrast]) -> tuple[Array, Array]:
+    """A (R, Q N) and b (R,) of A μ <= b (Table 3): "at least the larger of two" is at least each."""
+    N = len(contrasts)
+    rows, bounds = [], []
+
+    def components(gmm: str, component: int | None = None) -> list[int]:
+        q = labels.component_slice(labels.x_named(gmm))
+        return list(range(q.start, q.stop)) if component is None else [q.start + component]
+
+    for n, contrast in enumerate(contrasts):
+        for c in contrast.constraints:
+            sign = 1.0 if c.op == "<=" else -1.0
+            for ref in c.refs:
+                for q in components(c.gmm, c.component):
+                    for r in components(ref):
+                        row = np.zeros((labels.Q, N))
+                        row[q, n], row[r, n] = sign, -sign
+                        rows.append(row.ravel())
+                        bounds.append(sign * c.log_offset)
+    return np.array(rows).reshape(-1, labels.Q * N), np.array(bounds)

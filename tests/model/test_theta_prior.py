@@ -1,0 +1,79 @@
+"""The prior in numbers: section 3.3 and Table 3, row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tumoar.contrasts import find_contrast
+from tumoar.labels import default_labels
+from tumoar.model.theta_prior import expected_voxels, mean_constraints, theta_prior
+
+
+def contrasts(*names: str):
+    return [find_contrast(n) for n in names]
+
+
+def component(gmm: str) -> int:
+    labels = default_labels()
+    return labels.component_slice(labels.x_named(gmm)).start
+
+
+def test_table_3_gives_twelve_rows_for_t1c_and_flair():
+    A, b = mean_constraints(default_labels(), contrasts("T1c", "FLAIR", "T2", "CT"))
+    assert A.shape == (12, 21 * 4)
+    assert (np.abs(A).sum(1) == 2).all()
+    assert (A.sum(1) == 0).all()
+    assert sorted(np.round(b, 9)) == sorted(
+        np.round(np.repeat(-np.log([1.15, 1.0, 1.10, 1.05, 1.05, 1.0]), 2), 9) + 0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("gmm", "contrast", "factor", "above"),
+    [
+        ("edema", "FLAIR", 1.15, True),
+        ("core", "FLAIR", 1.0, True),
+        ("core", "T1c", 1.10, True),
+        ("unspecified", "FLAIR", 1 / 1.05, False),
+        ("unspecified", "T1c", 1 / 1.05, False),
+        ("chiasm", "FLAIR", 1.0, False),
+    ],
+)
+def test_each_line_of_table_3_is_met_exactly_at_its_bound(gmm, contrast, factor, above):
+    A, b = mean_constraints(default_labels(), contrasts("T1c", "FLAIR"))
+    n = ("T1c", "FLAIR").index(contrast)
+    mu = np.zeros((21, 2))
+    mu[[component("edema"), component("core")]] = 5
+    mu[[component("unspecified"), component("chiasm")]] = -5
+    mu[component("GWM"), n], mu[component("GGM"), n] = 0.3, 0.4
+    bound = (0.4 if above else 0.3) + np.log(factor)
+    inward = 1e-6 if above else -1e-6
+    mu[component(gmm), n] = bound + inward
+    assert (A @ mu.ravel() <= b).all()
+    mu[component(gmm), n] = bound - inward
+    assert (A @ mu.ravel() <= b).sum() == 11
+
+
+def test_only_the_first_component_of_core_is_constrained():
+    A, _ = mean_constraints(default_labels(), contrasts("T1c", "FLAIR"))
+    used = np.abs(A).sum(0).reshape(21, 2).sum(1)
+    first = component("core")
+    assert used[first] > 0
+    assert not used[first + 1 : first + 3].any()
+
+
+def test_strengths_follow_section_3_3():
+    labels = default_labels()
+    sums = np.arange(1.0, labels.K + 1) * 1000
+    expected = expected_voxels(labels, sums, {"core": 30_000.0, "edema": 60_000.0}, voxel_mm3=8.0)
+    assert expected[labels.core] == 30_000 / 8
+    assert expected[labels.x_named("GWM")] == sums[labels.l("white matter")] + sums[labels.l("brainstem")]
+    prior = theta_prior(labels, contrasts("T1c", "CT"), np.zeros(2), np.array([4.0, 9.0]), 2e6, expected)
+    assert prior.alpha0 == 1 + 1e-4 * 2e6
+    q = component("core")
+    assert prior.nu0[q] == pytest.approx(2 + 0.1 * (30_000 / 8) / 3)
+    np.testing.assert_allclose(prior.S0[q], prior.nu0[q] / 144 * np.diag([4.0, 9.0]))
+    q = component("unspecified")
+    np.testing.assert_allclose(prior.S0[q], prior.nu0[q] * np.diag([4.0, 9.0]))
+    assert list(prior.has_bias) == [True, False]

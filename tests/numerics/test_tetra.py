@@ -1,0 +1,120 @@
+import numba as nb
+import numpy as np
+import pytest
+import reference_tetra as ref
+from tumoar.numerics import tetra
+
+SHAPE = (5, 5, 7)
+
+
+def tied_meshes():
+    """Meshes whose nodes, edges and faces run through voxel centers, and near misses of that."""
+    rng = np.random.default_rng(1)
+    cells = (2, 2, 3)
+    for name, make in (("kuhn", ref.kuhn), ("five", ref.five), ("body-centered", ref.body_centered)):
+        yield f"{name}-integer", make(cells, 2.0)
+        yield f"{name}-half", make(cells, 2.5, -0.5)
+        yield f"{name}-thirds", make(cells, 7 / 3, -1 / 3)
+        yield f"{name}-tenths", make(cells, 2.2, -0.1)
+        yield f"{name}-jittered", ref.jittered(*make(cells, 2.0), 0.3, rng)
+        yield f"{name}-hair", ref.jittered(*make(cells, 2.0), 1e-13, rng)
+    yield "delaunay", ref.random_delaunay(25, 6, rng)
+    nodes, tetrahedra = ref.random_delaunay(25, 6, rng)
+    yield "delaunay-rounded", ref.oriented(np.rint(nodes * 8) / 8, tetrahedra)
+
+
+TIED = dict(tied_meshes())
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_ownership_is_exact(name):
+    nodes, tetrahedra = TIED[name]
+    expected = ref.exact_owners(nodes, tetrahedra, SHAPE)
+    owner = tetra.owners(nodes, tetrahedra, SHAPE)
+    for x in np.ndindex(SHAPE):
+        assert len(expected[x]) <= 1
+        assert owner[x] == (expected[x][0] if expected[x] else -1), x
+    assert tetra.voxel_counts(nodes, tetrahedra, SHAPE).sum() == (owner >= 0).sum()
+
+
+@pytest.mark.parametrize("make", [ref.kuhn, ref.five, ref.body_centered])
+@pytest.mark.parametrize("jitter", [0.0, 0.2, 1e-12])
+@pytest.mark.parametrize(("spacing", "origin"), [(3.0, 0.0), (3.0, -0.5), (3.2, -1.6), (16 / 7, -0.3)])
+def test_every_voxel_of_a_box_has_one_owner(make, jitter, spacing, origin, rng):
+    nodes, tetrahedra = ref.jittered(*make((6, 6, 6), spacing, origin), jitter * spacing, rng)
+    shape = (24, 23, 22)
+    owner = tetra.owners(nodes, tetrahedra, shape)
+    center = np.moveaxis(np.indices(shape), 0, -1)
+    # Closed below, open above: that is what the shift says about the hull. The grain is the rounding of nodes.
+    low, high = nodes.min(0), nodes.max(0)
+    inside = ((center >= low) & (center < high)).all(-1)
+    assert np.array_equal(owner >= 0, inside)
+    assert tetra.voxel_counts(nodes, tetrahedra, shape).sum() == inside.sum()
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+def test_volumes_sum_to_the_hull(rng):
+    nodes, tetrahedra = ref.jittered(*ref.body_centered((3, 4, 5), 2.0), 0.3, rng)
+    assert tetra.volumes(nodes, tetrahedra).sum() == pytest.approx(3 * 4 * 5 * 8, rel=1e-12)
+
+
+def test_linear_functions_are_reproduced(rng):
+    nodes, tetrahedra = ref.jittered(*ref.body_centered((3, 3, 3), 4.0, -0.7), 0.8, rng)
+    shape = (11, 11, 11)
+    slope = np.array([[0.02, 0.03, 0.01], [0.0, 0.01, 0.05]])
+    alpha = (nodes @ slope.T + 0.2).astype(np.float32)
+    out = tetra.rasterize(nodes, tetrahedra, alpha, shape)
+    expected = np.moveaxis(np.indices(shape), 0, -1) @ slope.T + 0.2
+    np.testing.assert_allclose(out, expected, atol=3e-7)
+
+
+def test_rasterize_equals_its_slow_twin(rng):
+    nodes, tetrahedra = ref.random_delaunay(80, 7, rng)
+    alpha = rng.dirichlet(np.full(5, 0.3), len(nodes)).astype(np.float32)
+    out = tetra.rasterize(nodes, tetrahedra, alpha, SHAPE)
+    expected = ref.interpolate(nodes, tetrahedra, alpha, tetra.owners(nodes, tetrahedra, SHAPE))
+    np.testing.assert_allclose(out, expected, atol=3e-7)
+    np.testing.assert_allclose(out.sum(-1), 1.0, atol=1e-6)
+    assert out.min() >= 0.0
+
+
+def test_voxels_outside_the_hull_get_the_outside_label(rng):
+    nodes, tetrahedra = ref.kuhn((2, 2, 2), 2.0, 1.0)
+    alpha = np.tile(np.float32([0.25, 0.5, 0.25]), (len(nodes), 1))
+    out = tetra.rasterize(nodes, tetrahedra, alpha, SHAPE, outside=2)
+    inside = tetra.owners(nodes, tetrahedra, SHAPE) >= 0
+    assert inside.sum() == 4**3
+    assert (out[~inside] == [0, 0, 1]).all()
+    np.testing.assert_allclose(out[inside], [[0.25, 0.5, 0.25]] * 64, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e9, 1e18])
+def test_nodes_far_outside_the_grid_are_harmless(scale, rng):
+    nodes = np.array([[-1, -1, -1], [3, -1, -1], [-1, 3, -1], [-1, -1, 3]]) * scale
+    owner = tetra.owners(nodes, np.array([[0, 1, 2, 3]], np.int32), SHAPE)
+    assert (owner == 0).all()
+
+
+def test_folded_meshes_are_refused():
+    nodes, tetrahedra = ref.kuhn((1, 1, 1), 2.0)
+    with pytest.raises(ValueError, match="positive volume"):
+        tetra.owners(nodes, tetrahedra[:, [1, 0, 2, 3]], SHAPE)
+    flat = nodes * [1, 1, 0]
+    with pytest.raises(ValueError, match="positive volume"):
+        tetra.rasterize(flat, tetrahedra, np.ones((len(nodes), 1), np.float32), SHAPE)
+
+
+def test_bits_do_not_depend_on_the_number_of_threads(rng):
+    nodes, tetrahedra = ref.jittered(*ref.body_centered((6, 6, 6), 4.0), 0.5, rng)
+    alpha = rng.dirichlet(np.full(5, 0.3), len(nodes)).astype(np.float32)
+    results = []
+    before = nb.get_num_threads()
+    for threads in (1, before):
+        nb.set_num_threads(threads)
+        results.append(tetra.rasterize(nodes, tetrahedra, alpha, (24, 24, 24)))
+    nb.set_num_threads(before)
+    assert results[0].tobytes() == results[1].tobytes()

@@ -1,0 +1,150 @@
+"""Slow, obvious versions of the tetrahedron kernels, and meshes to try them on."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import permutations, product
+
+import numpy as np
+from scipy.spatial import Delaunay
+
+# ---- meshes ------------------------------------------------------------------------------------------------------
+
+
+def oriented(nodes, tetrahedra):
+    """The mesh with every tetrahedron positive; flat ones are dropped."""
+    nodes = np.asarray(nodes, np.float64)
+    tetrahedra = np.array(tetrahedra, np.int32)
+    det = np.linalg.det(nodes[tetrahedra[:, 1:]] - nodes[tetrahedra[:, :1]])
+    tetrahedra[det < 0] = tetrahedra[det < 0][:, [0, 2, 1, 3]]
+    return nodes, tetrahedra[np.abs(det) > 1e-9]
+
+
+def lattice(cells, spacing=1.0, origin=0.0):
+    """Corner positions of a box of cells, and their indices as a 3-D array."""
+    axes = [np.arange(n + 1.0) for n in cells]
+    corner = np.stack(np.meshgrid(*axes, indexing="ij"), -1)
+    index = np.arange(corner[..., 0].size).reshape(corner.shape[:3])
+    return corner.reshape(-1, 3) * spacing + origin, index
+
+
+def kuhn(cells, spacing=1.0, origin=0.0):
+    """Each cube cut into six tetrahedra along its diagonal: one per order of the axes."""
+    nodes, index = lattice(cells, spacing, origin)
+    tetrahedra = []
+    for cube in product(*map(range, cells)):
+        for order in permutations(range(3)):
+            corner = list(cube)
+            path = [index[tuple(corner)]]
+            for axis in order:
+                corner[axis] += 1
+                path.append(index[tuple(corner)])
+            tetrahedra.append(path)
+    return oriented(nodes, tetrahedra)
+
+
+def five(cells, spacing=1.0, origin=0.0):
+    """Each cube cut into five tetrahedra, alternating so that faces match."""
+    nodes, index = lattice(cells, spacing, origin)
+    parts = ["000 100 010 001", "110 100 010 111", "101 100 001 111", "011 010 001 111", "100 010 001 111"]
+    tetrahedra = []
+    for cube in product(*map(range, cells)):
+        odd = sum(cube) % 2
+        for part in parts:
+            corners = [np.array([int(c) for c in word]) for word in part.split()]
+            corners = [np.array([1 - c[0], c[1], c[2]]) if odd else c for c in corners]
+            tetrahedra.append([index[tuple(cube + c)] for c in corners])
+    return oriented(nodes, tetrahedra)
+
+
+def body_centered(cells, spacing=1.0, origin=0.0):
+    """Cube corners and centers; four tetrahedra around each inner face, two under each outer one."""
+    nodes, index = lattice(cells, spacing, origin)
+    centers = np.stack(np.meshgrid(*[np.arange(n) + 0.5 for n in cells], indexing="ij"), -1)
+    center = np.arange(centers[..., 0].size).reshape(centers.shape[:3]) + len(nodes)
+    tetrahedra = []
+    for axis in range(3):
+        one, two = (np.eye(3, dtype=int)[a] for a in range(3) if a != axis)
+        step = np.eye(3, dtype=int)[axis]
+        sizes = [n + (a == axis) for a, n in enumerate(cells)]
+        for face in product(*map(range, sizes)):
+            ring = [index[tuple(face + d)] for d in (0 * one, one, one + two, two)]
+            below = center[tuple(face - step)] if face[axis] > 0 else None
+            above = center[tuple(face)] if face[axis] < cells[axis] else None
+            if below is None or above is None:
+                tip = above if below is None else below
+                cut = (ring[:3], [ring[0], *ring[2:]]) if sum(face) % 2 else (ring[1:], [ring[3], *ring[:2]])
+                tetrahedra += [[tip, *triangle] for triangle in cut]
+            else:
+                tetrahedra += [[below, above, ring[m], ring[(m + 1) % 4]] for m in range(4)]
+    nodes = np.concatenate([nodes, centers.reshape(-1, 3) * spacing + origin])
+    return oriented(nodes, tetrahedra)
+
+
+def random_delaunay(n, size, rng):
+    """Delaunay mesh of random points and the corners of a box a little larger than the grid."""
+    corners = np.array(list(product((-1.3, size + 0.7), repeat=3)))
+    points = np.concatenate([corners, rng.uniform(-0.9, size, (n, 3))])
+    return oriented(points, Delaunay(points).simplices)
+
+
+def jittered(nodes, tetrahedra, amount, rng):
+    """Inner nodes moved at random by up to `amount`; the hull stays."""
+    inner = ((nodes > nodes.min(0)) & (nodes < nodes.max(0))).all(1)
+    return nodes + inner[:, None] * rng.uniform(-amount, amount, nodes.shape), tetrahedra
+
+
+# ---- ownership in exact rational arithmetic --------------------------------------------------------------------
+
+
+def _det(u, v, w):
+    return (
+        w[0] * (u[1] * v[2] - u[2] * v[1])
+        + w[1] * (u[2] * v[0] - u[0] * v[2])
+        + w[2] * (u[0] * v[1] - u[1] * v[0])
+    )
+
+
+def exact_owners(nodes, tetrahedra, shape):
+    """(X, Y, Z) lists of all tetrahedra that contain the center shifted by (e^3, e^2, e), e infinitesimal."""
+    grain = 2**40
+    points = [[Fraction(round(x * grain), grain) for x in node] for node in nodes.tolist()]
+    found = np.empty(shape, object)
+    for x in np.ndindex(shape):
+        found[x] = []
+    unit = [(0, 0, 1), (0, 1, 0), (1, 0, 0)]
+    for t, corners in enumerate(tetrahedra):
+        p = [points[c] for c in corners]
+        ranges = [
+            range(max(0, int(min(c[d] for c in p)) - 1), min(shape[d], int(max(c[d] for c in p)) + 2))
+            for d in range(3)
+        ]
+        for x in product(*ranges):
+            for w in range(4):
+                a, b, c = (p[v] for v in range(4) if v != w)
+                u = [b[d] - a[d] for d in range(3)]
+                v = [c[d] - a[d] for d in range(3)]
+                side = [_det(u, v, [x[d] - a[d] for d in range(3)])] + [_det(u, v, e) for e in unit]
+                sign = next((s for s in side if s != 0), 0)
+                if not (sign if w % 2 else -sign) > 0:
+                    break
+            else:
+                found[x].append(t)
+    return found
+
+
+# ---- interpolation and the data term, one voxel at a time --------------------------------------------------------
+
+
+def barycentric(corners, x):
+    """The four weights of x in the tetrahedron with these corners (4, 3)."""
+    return np.linalg.solve(np.vstack([corners.T, np.ones(4)]), np.append(x, 1.0))
+
+
+def interpolate(nodes, tetrahedra, values, owner):
+    """(X, Y, Z, K) values (V, K) at every owned voxel; nan elsewhere."""
+    out = np.full((*owner.shape, values.shape[1]), np.nan)
+    for x in zip(*np.nonzero(owner >= 0)):
+        corners = tetrahedra[owner[x]]
+        out[x] = barycentric(nodes[corners], np.array(x)) @ values[corners]
+    return out

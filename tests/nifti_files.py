@@ -12,6 +12,8 @@ SHAPE = (34, 36, 40)
 # Straight axes, dyadic numbers: exact in float32.
 AFFINE = np.array([[-1.5, 0, 0, 30.25], [0, 2.0, 0, -41.5], [0, 0, 1.25, 7.0], [0, 0, 0, 1.0]])
 
+PATIENT = b"Jane Doe"  # stands in every text field, and must be seen nowhere
+
 
 def head(shape=SHAPE, dtype=np.int16, seed=0):
     """Something like a head: noisy tissue in dark air."""
@@ -36,6 +38,8 @@ def header(data, affine=AFFINE, *, version=1, order="<", single=True, q=True, s=
     size = 348 if version == 1 else 540
     block["vox_offset"] = size + 4 if single else 0
     block["scl_slope"], block["scl_inter"] = 1, 0
+    for text in {"descrip", "aux_file", "db_name", "intent_name"} & set(block.keys()):
+        block[text] = PATIENT
     block["magic"] = (b"n+" if single else b"ni") + str(version).encode()
     for name, value in fields.items():
         field, _, element = name.rpartition("_")

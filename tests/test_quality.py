@@ -38,20 +38,20 @@ def some(share, seed=0):
 
 def refusal(image, **options):
     with pytest.raises(ChannelError) as stop:
-        check_image(image, "FLAIR", **{"is_mr": True, "brain": BRAIN, **options})
+        check_image(image, "FLAIR", **{"kind": "MR", "brain": BRAIN, **options})
     assert stop.value.exit_code == 5
     return str(stop.value)
 
 
 def notes(image, **options):
-    return [str(n) for n in check_image(image, "FLAIR", **{"is_mr": True, "brain": BRAIN, **options})]
+    return [str(n) for n in check_image(image, "FLAIR", **{"kind": "MR", "brain": BRAIN, **options})]
 
 
 @pytest.mark.parametrize("brain", [BRAIN, None], ids=["brain", "whole"])
 def test_good_images_pass_without_a_word(brain):
     assert notes(mr(), brain=brain) == []
-    assert notes(ct(), is_mr=False, brain=brain) == []
-    assert notes(ct(np.float32), is_mr=False, brain=brain) == []
+    assert notes(ct(), kind="CT", brain=brain) == []
+    assert notes(ct(np.float32), kind="CT", brain=brain) == []
 
 
 @pytest.mark.parametrize("shape", [(256, 256, 1), (31, 64, 64), (64, 64, 15)])
@@ -88,7 +88,7 @@ def test_no_signal_in_the_brain():
 @pytest.mark.parametrize("value", [0, -3])
 def test_zeros_and_negatives_in_the_brain(value):
     assert "is zero or negative in" in refusal(changed(mr(), some(0.12), value))
-    check_image(changed(mr(), some(0.03), value), "FLAIR", is_mr=True, brain=BRAIN)
+    check_image(changed(mr(), some(0.03), value), "FLAIR", "MR", brain=BRAIN)
 
 
 def test_without_a_brain_zeros_are_background_and_negatives_are_not():
@@ -109,26 +109,27 @@ def test_saturation():
 
 def test_ct_as_mr_and_mr_as_ct():
     assert refusal(ct()).startswith("E5-B27 FLAIR looks like CT | found: values -1000…")
-    assert refusal(mr(), is_mr=False).startswith("E5-B27 FLAIR does not look like CT in Hounsfield units")
+    assert refusal(mr(), kind="CT").startswith("E5-B27 FLAIR does not look like CT in Hounsfield units")
     shifted = Image((ct().data + 1024).astype(np.uint16), GRID)
-    assert refusal(shifted, is_mr=False).startswith("E5-B27")
+    assert refusal(shifted, kind="CT").startswith("E5-B27")
 
 
 def test_a_skull_stripped_ct_is_a_ct():
-    assert notes(changed(ct(), ~BRAIN, 0), is_mr=False) == []
+    assert notes(changed(ct(), ~BRAIN, 0), kind="CT") == []
 
 
 def test_metal_on_ct():
     image = changed(ct(), (17, 18, slice(18, 21)), 3071)
-    assert notes(image, is_mr=False) == ["B28 3 voxels at 3071 HU or above: clipped"]
+    assert notes(image, kind="CT") == ["B28 3 voxels at 3071 HU or above: clipped"]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint16, np.int32, np.float32, np.int64])
-@pytest.mark.parametrize("is_mr", [True, False])
-def test_a_label_map_is_no_image(dtype, is_mr):
+@pytest.mark.parametrize("kind", ["MR", "CT"])
+def test_a_label_map_is_no_image(dtype, kind):
     labels = np.random.default_rng(0).integers(0, 60, SHAPE).astype(dtype)
-    assert "E5-B29 FLAIR looks like a label map" in refusal(Image(labels, GRID), is_mr=is_mr, brain=None)
+    assert "E5-B29 FLAIR looks like a label map" in refusal(Image(labels, GRID), kind=kind, brain=None)
     assert kind_of(labels) == "labels"
+    assert notes(Image(labels, GRID), kind="labels", brain=None) == []
     assert kind_of(np.random.default_rng(0).integers(0, 62, SHAPE).astype(dtype)) == "MR"
 
 

@@ -44,26 +44,29 @@ class Note:
         return f"{self.id} {self.text}"
 
 
-def check_image(image: Image, name: str, *, is_mr: bool, brain: Mask | None = None) -> list[Note]:
-    """Everything that one image must pass to serve as contrast `name`."""
+def check_image(image: Image, name: str, kind: Kind, brain: Mask | None = None) -> list[Note]:
+    """Everything that one image must pass to serve as contrast `name`, or as a label map."""
     try:
         check_size(image.grid, name)
-        return note_thickness(image.grid) + _check_values(image.data, name, is_mr, brain)
+        return note_thickness(image.grid) + _check_values(image.data, name, kind, brain)
     except ChannelError as refusal:
         raise ChannelError(
             refusal.id, refusal.what, file=image.source or None, found=refusal.found, do=refusal.do
         ) from None
 
 
-def _check_values(data: Array, name: str, is_mr: bool, brain: Mask | None) -> list[Note]:
+def _check_values(data: Array, name: str, kind: Kind, brain: Mask | None) -> list[Note]:
     notes = check_finite(data, name, brain)
     check_signal(data, name, brain)
-    check_not_labels(data, name)
-    if is_mr:
+    if kind != "labels":
+        check_not_labels(data, name)
+    if kind == "MR":
         check_not_ct(data, name)
-        return notes + check_positive(data, name, brain) + note_saturation(data)
-    check_hounsfield(data, name)
-    return notes + note_clipping(data)
+        notes += check_positive(data, name, brain) + note_saturation(data)
+    if kind == "CT":
+        check_hounsfield(data, name)
+        notes += note_clipping(data)
+    return notes
 
 
 # ---- size --------------------------------------------------------------------------------------------------

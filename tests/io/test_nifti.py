@@ -144,12 +144,6 @@ def test_slope_zero_and_nan_mean_unscaled(tmp_path, slope):
     np.testing.assert_array_equal(image.data, data)
 
 
-def test_a_few_bytes_after_the_data_are_allowed(tmp_path):
-    path = tmp_path / "a.nii"
-    path.write_bytes(content(head()) + b"\0" * 4096)
-    assert read_nifti(path).grid.shape == SHAPE
-
-
 # ---- writing -----------------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,6 @@ from tumoar.image import Grid, Image
 from tumoar.io.nifti_header import COPY_AGAIN, MAX_FORM_DISTANCE, Form, Header, header_size, parse_header
 
 MAX_BYTES = 4 * 1024**3  # of one image in memory; a 1 mm head needs 0.1 GB
-SLACK = 1024**2  # bytes that may follow the voxel data
 CHUNK = 1024**2
 MOST_EXPANSION = 1032  # bytes that one byte of a deflate stream can hold at most
 
@@ -60,7 +59,7 @@ def read_nifti(path: str | Path, *, use_form: Form | None = None, max_bytes: int
                 do="name the pair .hdr and .img",
             )
         else:
-            stream.skip(SLACK)  # to the end, where the checksum is
+            stream.skip(CHUNK)  # to the end, where the checksum is
     if not header.in_same_file:
         with _opened(data_path) as stream:
             values = _values(stream, header, position=0)
@@ -140,12 +139,13 @@ def _values(stream: _Stream, header: Header, position: int) -> Array:
     done += stream.fill(buffer)
     if done < expected:
         raise _short(stream, expected, done)
-    if stream.skip(SLACK + 1) > SLACK:
+    if stream.skip(1):
+        # Never read further: the rest may be endless, and a header that miscounts may misplace every voxel.
         raise UnreadableFileError(
             "B5",
             "stream longer than header says",
             file=stream.name,
-            found=f"more than {SLACK} bytes after the {expected} expected",
+            found=f"more than {expected} bytes",
             do=COPY_AGAIN,
         )
     values = buffer.view(header.dtype).reshape(header.shape, order="F")
@@ -276,10 +276,14 @@ def _sync_folder(folder: Path) -> None:
 # ---- sentences ---------------------------------------------------------------------------------------------
 
 
+def printable(text: str) -> str:
+    """The text without control characters and broken code points, which no terminal should get."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def _plain(path: Path) -> str:
-    """The name without its path, printable on any terminal."""
-    name = path.name.replace("\\", "/").rsplit("/", 1)[-1]
-    return "".join(c if c.isprintable() else "?" for c in name.encode("utf-8", "replace").decode("utf-8"))
+    """The name without its path."""
+    return printable(path.name.replace("\\", "/").rsplit("/", 1)[-1])
 
 
 def _unreadable(name: str, reason: str) -> UnreadableFileError:

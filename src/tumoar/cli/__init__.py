@@ -15,6 +15,7 @@ import typer
 
 from tumoar import __version__
 from tumoar.cli.doctor import doctor
+from tumoar.cli.inspect import inspect
 from tumoar.errors import TumoarError
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(inspect)
 app.command()(doctor)
 
 

@@ -270,7 +270,7 @@ def _share(flags: Mask) -> float:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def _place(brain: Mask | None) -> str:

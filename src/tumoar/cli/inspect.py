@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -102,7 +103,7 @@ def _facts(image: Image, kind: str) -> Facts:
 def _images(paths: list[Path]) -> Iterator[tuple[Path, str]]:
     """Every image with its name in the table; a folder gives all it holds, named from there on."""
     for path in paths:
-        if not path.is_dir():
+        if not os.path.isdir(path):  # unlike the path's own method, no name makes it fail
             yield path, _printable(path.name)
             continue
         found = sorted(p for p in path.rglob("*") if p.name.endswith((".nii", ".nii.gz")) and p.is_file())

@@ -42,6 +42,7 @@ QUATERNION_ROUNDING = 4e-7  # of b² + c² + d², stored as float32
 
 COPY_AGAIN = "copy or export the file again"
 EXPORT_AGAIN = "export the image again from the original scan"
+USE_SFORM = "if the sform is right, --use-form s"
 
 
 @dataclass(frozen=True)
@@ -219,11 +220,15 @@ def _qform(fields: np.void, pixdim: Matrix, name: str, near: Matrix | None = Non
     b, c, d = (float(fields[f"quatern_{part}"]) for part in "bcd")
     square = 1 - b * b - c * c - d * d
     if not square >= -QUATERNION_ROUNDING:
-        raise _unusable(name, "rotation of the qform not usable", f"b² + c² + d² is {1 - square:g}")
+        raise _unusable(
+            name, "rotation of the qform not usable", f"b² + c² + d² is {1 - square:g}", USE_SFORM
+        )
     sign = float(fields["pixdim"][0])
     if sign not in (1.0, -1.0):
         # The standard reads 0 as 1, but a 0 tells nothing of the side: it is never guessed.
-        raise _unusable(name, "side of the qform not usable", f"pixdim[0] is {sign:g}, not 1 or -1")
+        raise _unusable(
+            name, "side of the qform not usable", f"pixdim[0] is {sign:g}, not 1 or -1", USE_SFORM
+        )
     sizes = pixdim * [1, 1, sign]
     if near is None:
         a = math.sqrt(square) if square > QUATERNION_ROUNDING else 0.0
@@ -305,5 +310,5 @@ def _not_scalar(name: str, found: str) -> TumoarError:
     )
 
 
-def _unusable(name: str, what: str, found: str) -> TumoarError:
-    return GeometryError("B13", what, file=name, found=found, do=EXPORT_AGAIN)
+def _unusable(name: str, what: str, found: str, do: str = EXPORT_AGAIN) -> TumoarError:
+    return GeometryError("B13", what, file=name, found=found, do=do)

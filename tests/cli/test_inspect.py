@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -242,6 +244,15 @@ def test_a_folder_is_searched_and_one_bad_image_does_not_hide_the_others(run, tm
     assert "refused: scaling invalid" in lines[1]
     assert [line.split()[0] for line in err.splitlines()] == ["E3-B21", "E4-B11"]
     assert code == 3
+
+
+@pytest.mark.parametrize(("fields", "code", "text"), [({}, 0, ""), ({"pixdim_1": 0}, 4, "E4-B13 voxel size")])
+def test_as_a_process(tmp_path, fields, code, text):
+    path = put(tmp_path / "a.nii.gz", **fields)
+    ended = subprocess.run([sys.executable, "-m", "tumoar", "inspect", path], capture_output=True, text=True)
+    assert ended.returncode == code
+    assert ended.stderr.startswith(text)
+    assert "a.nii.gz" in ended.stdout
 
 
 def test_use_form_settles_two_positions(run, tmp_path):

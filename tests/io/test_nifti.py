@@ -18,7 +18,7 @@ from tumoar.errors import IntegrityError, OutputError, TumoarError
 from tumoar.image import Grid, Image
 from tumoar.io import nifti
 from tumoar.io.nifti import read_nifti, write_nifti
-from tumoar.orientation import canonical
+from tumoar.orientation import canonical, to_native
 
 DTYPES = ["u1", "i1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
 
@@ -63,6 +63,44 @@ def test_every_storage_order_is_one_image_in_world_space(tmp_path, axes, flips, 
     (left,), (right,) = np.argwhere(turned.data == 1000), np.argwhere(turned.data == 2000)
     np.testing.assert_array_equal(turned.grid.world(left), ras.grid.world([0, 1, 2]))
     assert turned.grid.world(left)[0] < turned.grid.world(right)[0]
+
+
+# Angles, spacing, and what the header leaves out.
+PLACES = {
+    "straight": ((0, 0, 0), (1.0, 1.0, 1.0), {}),
+    "oblique": ((12, -20, 7), (1.0, 1.0, 3.0), {}),
+    "halfway": ((45, 0, 0), (1.0, 1.5, 2.0), {}),
+    "sform": ((5, 30, -3), (0.5, 0.7, 1.2), {"q": False}),
+    "qform": ((-40, 10, 20), (0.9, 0.9, 5.0), {"s": False}),
+    "scaled": ((1, 2, 3), (2.0, 2.0, 2.0), {"scl_slope": 0.5, "scl_inter": -7}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("name", "version", "order"),
+    [("a.nii", 1, "<"), ("a.nii.gz", 1, ">"), ("a.nii", 2, ">"), ("a.hdr", 2, "<")],
+)
+def test_every_storage_order_at_every_place(tmp_path, place, name, version, order):
+    """The values at given points of the world do not depend on how the image is stored."""
+    angles, spacing, options = PLACES[place]
+    data = np.random.default_rng(1).integers(0, 900, (5, 6, 7)).astype(np.int16)
+    ras = Image(data, Grid(data.shape, oblique(angles, spacing)))
+    expected = data * 0.5 - 7 if place == "scaled" else data
+    write = put_pair if name.endswith(".hdr") else put
+    for axes, flips in ORDERS:
+        native = stored(ras, axes, flips)
+        path = write(
+            tmp_path / name, native.data, native.grid.affine, version=version, order=order, **options
+        )
+        turned, orientation = canonical(read_nifti(path))
+        points = turned.grid.world(np.moveaxis(np.indices(turned.grid.shape), 0, -1))
+        index = ras.grid.index(points)
+        np.testing.assert_allclose(index, index.round(), atol=1e-3)
+        i, j, k = np.moveaxis(index.round().astype(int), -1, 0)
+        assert np.array_equal(turned.data, expected[i, j, k])
+        assert np.array_equal(to_native(turned.data, orientation), read_nifti(path).data)
 
 
 @pytest.mark.parametrize("forms", [{}, {"q": False}, {"s": False}], ids=["both", "sform", "qform"])
@@ -161,8 +199,6 @@ def test_read_after_write_is_identity(tmp_path, dtype, name):
 
 @pytest.mark.parametrize(("axes", "flips"), ORDERS[::5])
 def test_labels_go_back_to_the_grid_of_the_input_exactly(tmp_path, axes, flips):
-    from tumoar.orientation import to_native
-
     ras = Image(head((9, 8, 7)), Grid((9, 8, 7), oblique().astype(np.float32).astype(float)))
     native = stored(ras, axes, flips)
     image = read_nifti(put(tmp_path / "in.nii.gz", native.data, native.grid.affine))

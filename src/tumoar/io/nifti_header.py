@@ -84,7 +84,7 @@ def parse_header(raw: bytes, name: str, use_form: Form | None = None) -> Header:
         raise UnreadableFileError(
             "B3", "file ends inside its header", file=name, found=f"{len(raw)} of {size} bytes", do=COPY_AGAIN
         )
-    order = "<" if int.from_bytes(raw[:4], "little") == size else ">"
+    order: Literal["<", ">"] = "<" if int.from_bytes(raw[:4], "little") == size else ">"
     layout = NIFTI1 if size == NIFTI1.itemsize else NIFTI2
     fields = np.frombuffer(raw[:size], layout.newbyteorder(order))[0]
     magic = raw[344:348] if layout is NIFTI1 else raw[4:12]

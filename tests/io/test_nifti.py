@@ -286,6 +286,8 @@ def test_a_link_in_the_output_is_replaced_not_followed(tmp_path):
 def test_wrong_use_of_the_writer_is_named(tmp_path):
     with pytest.raises(ValueError, match="grid's shape"):
         write_nifti(tmp_path / "a.nii", np.zeros((1, 2, 3)), Grid(SHAPE, AFFINE))
+    with pytest.raises(ValueError, match="got float16"):
+        write_nifti(tmp_path / "a.nii", head(dtype=np.float16), Grid(SHAPE, AFFINE))
     with pytest.raises(ValueError, match=r"\.nii"):
         write_nifti(tmp_path / "a.img", head(), Grid(SHAPE, AFFINE))
 

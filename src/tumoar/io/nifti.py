@@ -22,7 +22,15 @@ import numpy.typing as npt
 from tumoar import __version__
 from tumoar.errors import IntegrityError, OutputError, ResourceError, TumoarError, UnreadableFileError
 from tumoar.image import Grid, Image
-from tumoar.io.nifti_header import COPY_AGAIN, MAX_FORM_DISTANCE, Form, Header, header_size, parse_header
+from tumoar.io.nifti_header import (
+    COPY_AGAIN,
+    MAX_FORM_DISTANCE,
+    SCALARS,
+    Form,
+    Header,
+    header_size,
+    parse_header,
+)
 
 MAX_BYTES = 4 * 1024**3  # of one image in memory; a 1 mm head needs 0.1 GB
 CHUNK = 1024**2
@@ -132,13 +140,13 @@ def _values(stream: _Stream, header: Header, position: int) -> Array:
     """The voxel values from a stream at `position`, read to the end so that its checksum is verified."""
     expected = header.offset + header.data_bytes
     if stream.size * (MOST_EXPANSION if stream.is_compressed else 1) < expected:
-        raise _short(stream, expected, stream.size)
+        raise _short(stream, expected, f"{stream.size}{' compressed' if stream.is_compressed else ''}")
     # Pages of this buffer are taken only as bytes arrive, so a false claim costs no memory.
     buffer = np.empty(header.data_bytes, np.uint8)
     done = position + stream.skip(header.offset - position)
     done += stream.fill(buffer)
     if done < expected:
-        raise _short(stream, expected, done)
+        raise _short(stream, expected, f"{done}")
     if stream.skip(1):
         # Never read further: the rest may be endless, and a header that miscounts may misplace every voxel.
         raise UnreadableFileError(
@@ -184,7 +192,7 @@ def _pair(path: Path) -> tuple[Path, Path]:
 
     def partner(suffix: str) -> Path:
         names = [path.with_name(f"{stem}{suffix}{end}") for end in (zipped, "", ".gz")]
-        return next((p for p in names if p.is_file()), names[0])
+        return next((p for p in names if os.path.isfile(p)), names[0])
 
     return (path, partner(".img")) if suffix == ".hdr" else (partner(".hdr"), path)
 
@@ -202,6 +210,8 @@ def write_nifti(path: str | Path, array: Array, grid: Grid) -> None:
     data = data.astype(np.uint8) if data.dtype == np.bool_ else data
     if data.shape != grid.shape:
         raise ValueError(f"array must have the grid's shape {grid.shape}, got {data.shape}")
+    if data.dtype.str[1:] not in SCALARS.values():
+        raise ValueError(f"array must be of a type NIfTI knows, got {data.dtype}")
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"path must end in one of {SUFFIXES}, got '{path.suffix}'")
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -292,12 +302,12 @@ def _unreadable(name: str, reason: str) -> UnreadableFileError:
     )
 
 
-def _short(stream: _Stream, expected: int, found: int) -> UnreadableFileError:
+def _short(stream: _Stream, expected: int, found: str) -> UnreadableFileError:
     return UnreadableFileError(
         "B3",
         "file shorter than header says",
         file=stream.name,
-        found=f"expected {expected} bytes, found {found}" + (" compressed" if stream.is_compressed else ""),
+        found=f"expected {expected} bytes, found {found}",
         do=COPY_AGAIN,
     )
 

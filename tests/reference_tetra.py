@@ -8,7 +8,7 @@ from itertools import permutations, product
 import numpy as np
 from scipy.spatial import Delaunay
 
-# ---- meshes ------------------------------------------------------------------------------------------------------
+# ---- meshes ------------------------------------------------------------------------------------------------
 
 
 def oriented(nodes, tetrahedra):
@@ -94,7 +94,7 @@ def jittered(nodes, tetrahedra, amount, rng):
     return nodes + inner[:, None] * rng.uniform(-amount, amount, nodes.shape), tetrahedra
 
 
-# ---- ownership in exact rational arithmetic --------------------------------------------------------------------
+# ---- ownership in exact rational arithmetic ----------------------------------------------------------------
 
 
 def _det(u, v, w):
@@ -133,7 +133,7 @@ def exact_owners(nodes, tetrahedra, shape):
     return found
 
 
-# ---- interpolation and the data term, one voxel at a time --------------------------------------------------------
+# ---- interpolation and the data term, one voxel at a time --------------------------------------------------
 
 
 def barycentric(corners, x):

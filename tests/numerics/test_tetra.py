@@ -2,6 +2,7 @@ import numba as nb
 import numpy as np
 import pytest
 import reference_tetra as ref
+
 from tumoar.numerics import tetra
 
 SHAPE = (5, 5, 7)
@@ -45,7 +46,7 @@ def test_every_voxel_of_a_box_has_one_owner(make, jitter, spacing, origin, rng):
     shape = (24, 23, 22)
     owner = tetra.owners(nodes, tetrahedra, shape)
     center = np.moveaxis(np.indices(shape), 0, -1)
-    # Closed below, open above: that is what the shift says about the hull. The grain is the rounding of nodes.
+    # Closed below, open above: that is what the shift says about the hull.
     low, high = nodes.min(0), nodes.max(0)
     inside = ((center >= low) & (center < high)).all(-1)
     assert np.array_equal(owner >= 0, inside)

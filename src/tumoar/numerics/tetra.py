@@ -1,31 +1,29 @@
 """Tetrahedra on a voxel grid: which voxels each one owns, and linear interpolation inside it.
 
-A mesh is `nodes` (V, 3) float64 in voxel coordinates (voxel centers at integers, same axis order as the array) and
-`tetrahedra` (T, 4) integer, positively oriented: det [p1-p0, p2-p0, p3-p0] > 0. Kernels visit a tetrahedron row by
-row, a row being the voxels (i, j, :) along the last, contiguous axis:
+A mesh is `nodes` (V, 3) float64 in voxel coordinates (voxel centers at integers, axes as in the array) and
+`tetrahedra` (T, 4) integer, positively oriented: det [p1-p0, p2-p0, p3-p0] > 0. Kernels visit a tetrahedron row
+by row, a row being the voxels (i, j, :) along the last, contiguous axis:
 
-    q = scratch()
-    det = setup(q, nodes, tetrahedra[t])              # 6 volumes; nothing below is defined if it is <= 0
+    q = scratch()                                      # once per thread
+    det = setup(q, nodes, tetrahedra[t])               # 6 volumes; the rest is undefined unless it is > 0
     for i in range(*extent(q, 0, X)):
         for j in range(*extent(q, 1, Y)):
-            lo, hi = run(q, i, j, Z)                   # the owned voxels k of this row, lo <= k < hi
-            for k in range(lo, hi):                    # barycentric coordinate of corner w:
-                ...                                    # q.b[w, 0] i + q.b[w, 1] j + q.b[w, 2] k + q.b[w, 3]
+            lo, hi = run(q, i, j, Z)                   # the owned voxels of this row: lo <= k < hi
+            for k in range(lo, hi):
+                ...                                    # barycentric coordinate w is q[w] . (i, j, k, 1)
 
-Ownership. Every voxel center inside the hull belongs to exactly one tetrahedron, so tetrahedra can be visited in any
-order and on any thread. A center x belongs to the tetrahedron that contains x shifted by an infinitesimal
+Ownership. Every voxel center inside the hull belongs to exactly one tetrahedron, so tetrahedra can be visited in
+any order and on any thread. A center x belongs to the tetrahedron that contains x shifted by an infinitesimal
 (e1, e2, e3) with 0 < e1 << e2 << e3: no shifted center lies on a face, hence the owner is unique, and the hull is
 closed at its lower faces and open at its upper ones. The side of a face on which x lies is the sign of a 3x3
-determinant. It is taken from floating point where the rounding error cannot matter, and computed exactly otherwise;
-being exact, it is the same seen from both tetrahedra of the face. Two provisions make exactness cheap:
+determinant. It is taken from floating point where rounding cannot matter, and computed exactly otherwise; being
+exact, it is the same seen from both tetrahedra of the face. Two provisions make exactness cheap:
 
-* Nodes are rounded to multiples of 2^-40 voxel, so that differences of coordinates are exact (below 4096 voxels).
-* Tetrahedra on a coarse dyadic lattice (multiples of 1/256), where ties abound, have exact floating point anyway.
+* Nodes are rounded to multiples of 2^-40 voxel: differences of coordinates are exact (below 4096 voxels).
+* On a coarse dyadic lattice (multiples of 1/256), where ties abound, floating point is exact already.
 """
 
 from __future__ import annotations
-
-from collections import namedtuple
 
 import numba as nb
 import numpy as np
@@ -35,125 +33,139 @@ BLOCK = 256
 """Tetrahedra per parallel unit of work; fixed, so that results do not depend on the number of threads."""
 
 _GRAIN = 2.0**-40
-_COARSE = 256.0
+_COARSE = 2.0**-8
 
-Scratch = namedtuple("Scratch", "p n at_zero step slack error b")
-Scratch.__doc__ = """Working memory of one tetrahedron, filled by `setup`.
-
-p (4, 3)     corners
-n (4, 3)     inward face normals, n[w] opposite to corner w, of length 2 areas
-at_zero (4,) n[w] . (x - p0) + at_zero[w] is 6 volumes times the barycentric coordinate w of x
-step (4,)    -1 / n[w, 2]
-slack (4,)   how near an integer a face may cross a row before the voxel there is looked at closely
-error (1,)   bound on the rounding error of the expression in `at_zero`
-b (4, 4)     barycentric coordinate w of (i, j, k) is b[w] . (i, j, k, 1)
-"""
+# Rows of the scratch array q after the first four; columns are the corners w, or the faces opposite to them.
+_NORMAL = 4  # three rows: inward normal n of the face, twice its area long
+_OFFSET = 7  # n . (x - p0) + offset is 6 volumes times the barycentric coordinate w of x
+_STEP = 8  # -1 / n[2]
+_ENTER = 9  # 0 where a row enters through the face, -inf where it leaves
+_LEAVE = 10  # 0 where a row leaves through the face, +inf where it enters
+_CORNER = 11  # three rows: positions of the corners
+_ROUNDING = 14  # bounds: of n . (x - p0) + offset; of the place where a face crosses a row
 
 
-# ---- geometry of one tetrahedron, for use inside kernels -----------------------------------------------------
+# ---- geometry of one tetrahedron, for use inside kernels ---------------------------------------------------
 
 
 @nb.njit(cache=True)
 def scratch():
-    """Working memory for `setup`; one per thread."""
-    return Scratch(
-        np.empty((4, 3)),
-        np.empty((4, 3)),
-        np.zeros(4),
-        np.empty(4),
-        np.empty(4),
-        np.empty(1),
-        np.empty((4, 4)),
-    )
+    """Working memory for one tetrahedron; once `setup`, its rows q[:4] are the barycentric coefficients."""
+    return np.empty((15, 4))
 
 
 @nb.njit(cache=True, error_model="numpy")
 def setup(q, nodes, corners):
     """Prepare q for the tetrahedron with these four nodes; returns 6 times its signed volume."""
-    p, n, b = q.p, q.n, q.b
     size = 1.0
     coarse = True
     for w in range(4):
         for d in range(3):
             x = np.rint(nodes[corners[w], d] * (1.0 / _GRAIN)) * _GRAIN
-            p[w, d] = x
-            size = max(size, abs(x - p[0, d]))
-            coarse = coarse and x * _COARSE == np.rint(x * _COARSE)
-    size *= 2.0  # bounds the distance along any axis between corners, and from a corner to a voxel in the box
+            q[_CORNER + d, w] = x
+            size = max(size, abs(x - q[_CORNER + d, 0]))
+            coarse = coarse and x * (1.0 / _COARSE) == np.rint(x * (1.0 / _COARSE))
+    size *= (
+        2.0  # bounds all differences between corners, and between a corner and a voxel in the box around them
+    )
 
-    ax, ay, az = p[1, 0] - p[0, 0], p[1, 1] - p[0, 1], p[1, 2] - p[0, 2]
-    bx, by, bz = p[2, 0] - p[0, 0], p[2, 1] - p[0, 1], p[2, 2] - p[0, 2]
-    cx, cy, cz = p[3, 0] - p[0, 0], p[3, 1] - p[0, 1], p[3, 2] - p[0, 2]
-    n[1, 0], n[1, 1], n[1, 2] = by * cz - bz * cy, bz * cx - bx * cz, bx * cy - by * cx
-    n[2, 0], n[2, 1], n[2, 2] = cy * az - cz * ay, cz * ax - cx * az, cx * ay - cy * ax
-    n[3, 0], n[3, 1], n[3, 2] = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
-    det = ax * n[1, 0] + ay * n[1, 1] + az * n[1, 2]
-    q.at_zero[0] = det
+    x, y, z = q[_CORNER, 0], q[_CORNER + 1, 0], q[_CORNER + 2, 0]
+    ax, ay, az = q[_CORNER, 1] - x, q[_CORNER + 1, 1] - y, q[_CORNER + 2, 1] - z
+    bx, by, bz = q[_CORNER, 2] - x, q[_CORNER + 1, 2] - y, q[_CORNER + 2, 2] - z
+    cx, cy, cz = q[_CORNER, 3] - x, q[_CORNER + 1, 3] - y, q[_CORNER + 2, 3] - z
+    q[_NORMAL, 1], q[_NORMAL + 1, 1], q[_NORMAL + 2, 1] = (
+        by * cz - bz * cy,
+        bz * cx - bx * cz,
+        bx * cy - by * cx,
+    )
+    q[_NORMAL, 2], q[_NORMAL + 1, 2], q[_NORMAL + 2, 2] = (
+        cy * az - cz * ay,
+        cz * ax - cx * az,
+        cx * ay - cy * ax,
+    )
+    q[_NORMAL, 3], q[_NORMAL + 1, 3], q[_NORMAL + 2, 3] = (
+        ay * bz - az * by,
+        az * bx - ax * bz,
+        ax * by - ay * bx,
+    )
     for d in range(3):
-        n[0, d] = -(n[1, d] + n[2, d] + n[3, d])
+        q[_NORMAL + d, 0] = -(q[_NORMAL + d, 1] + q[_NORMAL + d, 2] + q[_NORMAL + d, 3])
+    det = ax * q[_NORMAL, 1] + ay * q[_NORMAL + 1, 1] + az * q[_NORMAL + 2, 1]
 
-    # Fewer than 100 roundings of terms that are no larger than size^3.
-    error = 1e-14 * size**3
-    inverse = 1.0 / det
+    steepest = 0.0
     for w in range(4):
-        q.step[w] = -1.0 / n[w, 2]
-        q.slack[w] = error * abs(q.step[w]) + 1e-12
-        b[w, 3] = 1.0 if w == 0 else 0.0
+        enters = q[_NORMAL + 2, w] > 0.0
+        q[_OFFSET, w] = det if w == 0 else 0.0
+        q[_STEP, w] = -1.0 / q[_NORMAL + 2, w]
+        q[_ENTER, w] = 0.0 if enters else -np.inf
+        q[_LEAVE, w] = np.inf if enters else 0.0
+        steepest = max(steepest, abs(q[_STEP, w]))
         for d in range(3):
-            b[w, d] = n[w, d] * inverse
-            b[w, 3] -= b[w, d] * p[0, d]
-    q.error[0] = 0.0 if coarse and size <= 256.0 else error
+            q[w, d] = q[_NORMAL + d, w] / det
+        q[w, 3] = (1.0 if w == 0 else 0.0) - (q[w, 0] * x + q[w, 1] * y + q[w, 2] * z)
+    # Fewer than 100 roundings of terms no larger than size^3; and those of a coordinate below 4096.
+    rounding = 1e-14 * size**3
+    q[_ROUNDING, 0] = 0.0 if coarse and size <= 256.0 else rounding
+    q[_ROUNDING, 1] = 2.0 * (rounding * steepest + 1e-12)
     return det
 
 
 @nb.njit(cache=True)
 def extent(q, axis, size):
-    """First and one past the last index along an axis that the tetrahedron can reach in a grid of this size."""
-    p = q.p
-    low = min(min(p[0, axis], p[1, axis]), min(p[2, axis], p[3, axis]))
-    high = max(max(p[0, axis], p[1, axis]), max(p[2, axis], p[3, axis]))
+    """First and one past the last index along an axis of this size that the tetrahedron can reach."""
+    p = q[_CORNER + axis]
+    low = min(min(p[0], p[1]), min(p[2], p[3]))
+    high = max(max(p[0], p[1]), max(p[2], p[3]))
     # Clamped as floats: a node far away must not overflow the integer.
     return int(np.ceil(max(low, 0.0))), int(np.floor(min(high, size - 1.0))) + 1
 
 
-@nb.njit(cache=True, error_model="numpy")
+@nb.njit(cache=True, error_model="numpy", forceinline=True)
 def run(q, i, j, size):
-    """Voxels lo <= k < hi of row (i, j) of a grid with `size` voxels along the last axis that the tetrahedron owns."""
-    n = q.n
-    lo, hi = extent(q, 2, size)
-    di = i - q.p[0, 0]
-    dj = j - q.p[0, 1]
-    z0 = q.p[0, 2]
+    """The voxels lo <= k < hi that the tetrahedron owns in row (i, j) of `size` voxels."""
+    di = i - q[_CORNER, 0]
+    dj = j - q[_CORNER + 1, 0]
+    lo = -np.inf
+    hi = np.inf
     for w in range(4):
         # Where the plane of the face crosses the row; nan or inf when it is parallel to it.
-        k = (n[w, 0] * di + n[w, 1] * dj + q.at_zero[w]) * q.step[w] + z0
-        if abs(k - np.rint(k)) > q.slack[w]:
-            if n[w, 2] > 0.0:
-                lo = int(np.ceil(min(max(k, lo), hi)))
-            else:
-                hi = int(np.ceil(max(min(k, hi), lo)))
-        else:
-            while lo < hi and not _owns(q, w, i, j, lo):
-                lo += 1
-            while lo < hi and not _owns(q, w, i, j, hi - 1):
-                hi -= 1
-        if lo >= hi:
-            break
+        k = (q[_NORMAL, w] * di + q[_NORMAL + 1, w] * dj + q[_OFFSET, w]) * q[_STEP, w] + q[_CORNER + 2, 0]
+        enter = k + q[_ENTER, w]
+        leave = k + q[_LEAVE, w]
+        lo = enter if enter > lo else lo
+        hi = leave if leave < hi else hi
+    rounding = q[_ROUNDING, 1]
+    if lo - hi > rounding:
+        return 0, 0
+    if abs(lo - np.rint(lo)) > rounding and abs(hi - np.rint(hi)) > rounding:
+        return int(np.ceil(min(max(lo, 0.0), size))), int(np.ceil(max(min(hi, size), 0.0)))
+    return _run_exactly(q, i, j, size)
+
+
+@nb.njit(cache=True)
+def _run_exactly(q, i, j, size):
+    """As `run`, voxel by voxel: some face passes too near a center, or runs along the row."""
+    lo, hi = extent(q, 2, size)
+    for w in range(4):
+        while lo < hi and not _owns(q, w, i, j, lo):
+            lo += 1
+        while lo < hi and not _owns(q, w, i, j, hi - 1):
+            hi -= 1
     return lo, hi
 
 
 @nb.njit(cache=True)
 def _owns(q, w, i, j, k):
     """Whether the shifted voxel center lies on the inner side of the face opposite to corner w."""
-    p, n = q.p, q.n
-    s = n[w, 0] * (i - p[0, 0]) + n[w, 1] * (j - p[0, 1]) + n[w, 2] * (k - p[0, 2]) + q.at_zero[w]
-    if abs(s) > q.error[0]:
+    x, y, z = i - q[_CORNER, 0], j - q[_CORNER + 1, 0], k - q[_CORNER + 2, 0]
+    s = q[_NORMAL, w] * x + q[_NORMAL + 1, w] * y + q[_NORMAL + 2, w] * z + q[_OFFSET, w]
+    if abs(s) > q[_ROUNDING, 0]:
         return s > 0.0
-    return _exact_side(p, w, float(i), float(j), float(k)) > 0.0
+    return _exact_side(q, w, float(i), float(j), float(k)) > 0.0
 
 
 @nb.njit(cache=True)
-def _exact_side(p, w, x, y, z):
+def _exact_side(q, w, x, y, z):
     """Sign of the barycentric coordinate w of the point (x, y, z), shifted infinitesimally; exact, never 0.
 
     With a, b, c the other corners in order it is (-1)^(w+1) det [b-a, c-a, x-a].
@@ -162,15 +174,19 @@ def _exact_side(p, w, x, y, z):
     b = 2 if w <= 1 else 1
     c = 2 if w == 3 else 3
     flip = 1.0 if w % 2 else -1.0
-    u0, u1, u2 = p[b, 0] - p[a, 0], p[b, 1] - p[a, 1], p[b, 2] - p[a, 2]
-    v0, v1, v2 = p[c, 0] - p[a, 0], p[c, 1] - p[a, 1], p[c, 2] - p[a, 2]
+    p = q[_CORNER : _CORNER + 3]
+    u0, u1, u2 = p[0, b] - p[0, a], p[1, b] - p[1, a], p[2, b] - p[2, a]
+    v0, v1, v2 = p[0, c] - p[0, a], p[1, c] - p[1, a], p[2, c] - p[2, a]
+    x -= p[0, a]
+    y -= p[1, a]
+    z -= p[2, a]
     terms = np.empty(24)
-    _triple_product(u1, v2, x - p[a, 0], terms, 0)
-    _triple_product(-u2, v1, x - p[a, 0], terms, 4)
-    _triple_product(u2, v0, y - p[a, 1], terms, 8)
-    _triple_product(-u0, v2, y - p[a, 1], terms, 12)
-    _triple_product(u0, v1, z - p[a, 2], terms, 16)
-    _triple_product(-u1, v0, z - p[a, 2], terms, 20)
+    _triple_product(u1, v2, x, terms, 0)
+    _triple_product(-u2, v1, x, terms, 4)
+    _triple_product(u2, v0, y, terms, 8)
+    _triple_product(-u0, v2, y, terms, 12)
+    _triple_product(u0, v1, z, terms, 16)
+    _triple_product(-u1, v0, z, terms, 20)
     s = _sign_of_sum(terms)
     if s == 0.0:  # the shift decides: the normal's components, last axis first
         s = _compare_products(u0, v1, u1, v0)
@@ -181,7 +197,7 @@ def _exact_side(p, w, x, y, z):
     return flip * s
 
 
-# ---- exact arithmetic on doubles (Dekker 1971, Shewchuk 1997); must not be compiled with fastmath ---------------
+# ---- exact arithmetic on doubles (Dekker 1971, Shewchuk 1997); must not be compiled with fastmath ----------
 
 
 @nb.njit(cache=True)
@@ -235,7 +251,7 @@ def _compare_products(a, b, c, d):
     return np.sign(p - q) if p != q else np.sign(ep - eq)
 
 
-# ---- whole meshes ------------------------------------------------------------------------------------------------
+# ---- whole meshes ------------------------------------------------------------------------------------------
 
 
 def volumes(nodes: npt.NDArray[np.float64], tetrahedra: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
@@ -318,7 +334,6 @@ def _rasterize(nodes, tetrahedra, alpha, out, covered):
     fine = np.ones((T + BLOCK - 1) // BLOCK, np.bool_)
     for block in nb.prange(len(fine)):
         q = scratch()
-        b = q.b
         start = np.empty(K, np.float32)
         slope = np.empty(K, np.float32)
         for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
@@ -332,10 +347,10 @@ def _rasterize(nodes, tetrahedra, alpha, out, covered):
                 alpha[tetrahedra[t, 3]],
             )
             g0, g1, g2, g3 = (
-                np.float32(b[0, 2]),
-                np.float32(b[1, 2]),
-                np.float32(b[2, 2]),
-                np.float32(b[3, 2]),
+                np.float32(q[0, 2]),
+                np.float32(q[1, 2]),
+                np.float32(q[2, 2]),
+                np.float32(q[3, 2]),
             )
             for l in range(K):
                 slope[l] = g0 * a0[l] + g1 * a1[l] + g2 * a2[l] + g3 * a3[l]
@@ -344,10 +359,10 @@ def _rasterize(nodes, tetrahedra, alpha, out, covered):
                     lo, hi = run(q, i, j, Z)
                     if lo >= hi:
                         continue
-                    b0 = np.float32(b[0, 0] * i + b[0, 1] * j + b[0, 2] * lo + b[0, 3])
-                    b1 = np.float32(b[1, 0] * i + b[1, 1] * j + b[1, 2] * lo + b[1, 3])
-                    b2 = np.float32(b[2, 0] * i + b[2, 1] * j + b[2, 2] * lo + b[2, 3])
-                    b3 = np.float32(b[3, 0] * i + b[3, 1] * j + b[3, 2] * lo + b[3, 3])
+                    b0 = np.float32(q[0, 0] * i + q[0, 1] * j + q[0, 2] * lo + q[0, 3])
+                    b1 = np.float32(q[1, 0] * i + q[1, 1] * j + q[1, 2] * lo + q[1, 3])
+                    b2 = np.float32(q[2, 0] * i + q[2, 1] * j + q[2, 2] * lo + q[2, 3])
+                    b3 = np.float32(q[3, 0] * i + q[3, 1] * j + q[3, 2] * lo + q[3, 3])
                     for l in range(K):
                         start[l] = b0 * a0[l] + b1 * a1[l] + b2 * a2[l] + b3 * a3[l]
                     for k in range(lo, hi):

@@ -1,0 +1,254 @@
+"""Filters tied in 2x2x2 blocks, correlated with binary volumes.
+
+A filter of (2R)^3 voxels whose weights are tied in 2x2x2 blocks is a 2x2x2 box sum followed by an R^3 filter of
+dilation 2, and dilation 2 splits a volume into 8 independent polyphase grids with a dense R^3 filter each:
+
+    s[p]   = sum of v[p + d], d in {0,1}^3                   box sum
+    c_m[j] = b_m + sum of w_m[t] s[j + 2t], t in R^3         input of hidden unit (m, j), "valid" positions
+
+Binary volumes are sparse in s or, inside solid shapes, in the steps of s along a row: each row of s is kept as
+the shorter of the two lists ("events"), and steps are undone by one running sum per row of hidden units. Sums are
+taken in fixed point (32-bit integers), so they are exact: no result depends on the order of summation, on the
+encoding, on how the volume is cropped or on the number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+R = 7  # free taps per axis: filters of 14^3 voxels
+M = 40  # filters: 8 groups of 5, see `tables`
+REACH = 2 * R - 1  # a unit at j sees the voxels j ... j + REACH
+GROUPS, BITS = 8, 5
+CELL = 8  # a cell of back-projection: the R taps along the first axis, padded to one vector
+_SPAN = R * CELL
+_ROW = R * M
+
+
+class Filters(NamedTuple):
+    """A filter bank in the layouts the kernels read; made by `pack`."""
+
+    up: npt.NDArray[np.int32]  # (R*R*R*M,) weights for the correlation, taps of the last axis reversed
+    up_scale: float
+    bias: npt.NDArray[np.int32]  # (M,) in units of up_scale
+    down: npt.NDArray[np.int32]  # (R*GROUPS*2^BITS*R*CELL,) partial sums of weights for the back-projection
+    down_scale: float
+
+
+class Events(NamedTuple):
+    """Non-zero entries of the 8 polyphase grids of a box-summed volume, row by row."""
+
+    start: npt.NDArray[np.int32]  # (8, P0*P1 + 1) where the events of a row begin
+    at: npt.NDArray[np.int16]  # (8, capacity) place in the row
+    value: npt.NDArray[np.int8]  # (8, capacity) s, or its step from the place before
+    steps: npt.NDArray[np.bool_]  # (8, P0*P1) True where a row is given by its steps
+    first: npt.NDArray[np.int16]  # (8, P0*P1) first non-zero place of s
+    last: npt.NDArray[np.int16]  # (8, P0*P1) last non-zero place of s, -1 for an empty row
+    shape: tuple[int, int, int]  # P0, P1, P2
+
+
+def pack(w: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Filters:
+    """Lay out filters w (M, R, R, R) with biases b (M,) for the kernels."""
+    if w.shape != (M, R, R, R) or b.shape != (M,):
+        raise ValueError(f"w must be ({M}, {R}, {R}, {R}) and b ({M},), got {w.shape} and {b.shape}")
+    w, b = np.asarray(w, float), np.asarray(b, float)
+    magnitude = np.abs(w).sum((1, 2, 3))
+    up_scale = _fixed_point(np.max(8 * magnitude + np.abs(b)))
+    up = np.rint(w.transpose(1, 2, 3, 0)[:, :, ::-1] / up_scale)
+    down_scale = _fixed_point(magnitude.sum())
+    down = tables(np.rint(w / down_scale).astype(np.int32))
+    return Filters(
+        up.astype(np.int32).ravel(),
+        up_scale,
+        np.rint(b / up_scale).astype(np.int32),
+        down.ravel(),
+        down_scale,
+    )
+
+
+def tables(w: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """(R, GROUPS, 2^BITS, R, CELL) sums of the filters switched on in each pattern of a group's BITS units.
+
+    Group g holds the filters g, g + 8, g + 16, ...; axes: tap 1, group, pattern, tap 2, tap 0 padded to CELL.
+    """
+    out = np.zeros((R, GROUPS, 1 << BITS, R, CELL), np.int32)
+    taps = w.reshape(BITS, GROUPS, R, R, R).transpose(0, 3, 1, 4, 2)  # bit, tap 1, group, tap 2, tap 0
+    for pattern in range(1 << BITS):
+        for bit in range(BITS):
+            if pattern >> bit & 1:
+                out[:, :, pattern, :, :R] += taps[bit]
+    return out
+
+
+def _fixed_point(largest: float) -> float:
+    """Power of two so that `largest` becomes less than 2^30 units."""
+    return float(2.0 ** (np.ceil(np.log2(max(largest, 1e-6))) - 30))
+
+
+def events(v: npt.NDArray[np.uint8]) -> Events:
+    """Box sums of v as events; v has values 0 and 1 and at least 2R voxels per axis."""
+    if min(v.shape) <= REACH:
+        raise ValueError(f"volume must have at least {REACH + 1} voxels per axis, got {v.shape}")
+    shape = tuple(n // 2 for n in v.shape)
+    s = np.zeros((8, *shape), np.uint8)
+    _box_sums(v, s)
+    rows = shape[0] * shape[1]
+    out = Events(
+        np.zeros((8, rows + 1), np.int32),
+        np.empty((8, rows * shape[2]), np.int16),
+        np.empty((8, rows * shape[2]), np.int8),
+        np.zeros((8, rows), np.bool_),
+        np.zeros((8, rows), np.int16),
+        np.full((8, rows), -1, np.int16),
+        shape,
+    )
+    _encode(s, out.start, out.at, out.value, out.steps, out.first, out.last)
+    return out
+
+
+@nb.njit(parallel=True, cache=True)
+def _box_sums(v, s):
+    """s[phase, p] = 2x2x2 box sum of v at 2p + phase; s has an even share of the places, unused ones stay 0."""
+    n0, n1, n2 = v.shape
+    for i in nb.prange(n0 - 1):
+        row = np.empty(n2, np.uint8)
+        for j in range(n1 - 1):
+            a, b, c, d = v[i, j], v[i, j + 1], v[i + 1, j], v[i + 1, j + 1]
+            for k in range(n2):
+                row[k] = a[k] + b[k] + c[k] + d[k]
+            phase = (i & 1) * 4 + (j & 1) * 2
+            even, odd = s[phase, i >> 1, j >> 1], s[phase + 1, i >> 1, j >> 1]
+            for k in range(n2 // 2):
+                even[k] = row[2 * k] + row[2 * k + 1]
+            for k in range((n2 - 1) // 2):
+                odd[k] = row[2 * k + 1] + row[2 * k + 2]
+
+
+@nb.njit(parallel=True, cache=True)
+def _encode(s, start, at, value, steps, first, last):
+    p0, p1, p2 = s.shape[1:]
+    for phase in nb.prange(8):
+        n = 0
+        for r in range(p0 * p1):
+            start[phase, r] = n
+            row = s[phase, r // p1, r % p1]
+            lo, hi, filled, jumps, before = p2, -1, 0, 0, 0
+            for k in range(p2):
+                x = np.int64(row[k])
+                if x != 0:
+                    filled += 1
+                    hi = k
+                    lo = min(lo, k)
+                jumps += x != before
+                before = x
+            first[phase, r] = lo
+            last[phase, r] = hi
+            if hi < 0:
+                continue
+            steps[phase, r] = jumps < filled
+            before = 0
+            for k in range(lo, min(hi + 2, p2)):
+                x = np.int64(row[k])
+                e = x - before if jumps < filled else x
+                if e != 0:
+                    at[phase, n] = k
+                    value[phase, n] = e
+                    n += 1
+                before = x
+        start[phase, p0 * p1] = n
+
+
+@nb.njit(inline="always")
+def _axpy(y, yo, x, xo, s):
+    """y[yo:] += s x[xo:] over one row of taps."""
+    y, x = y[yo : yo + _ROW], x[xo : xo + _ROW]
+    for t in range(_ROW):
+        y[t] = np.int32(y[t] + np.int32(s * x[t]))
+
+
+@nb.njit(cache=True)
+def row_input(start, at, value, steps, p1, i, j, lo, hi, up, bias, plain, run):
+    """Inputs c of the hidden row (i, j), places lo <= x < hi, into plain[(x + R - 1) M + m].
+
+    `plain` and `run` hold (P2 + 2R) M integers; run must be all zero and is left so.
+    """
+    for x in range(lo, hi):
+        plain[(x + R - 1) * M : (x + R) * M] = bias
+    leftmost = hi
+    for a in range(R):
+        for b in range(R):
+            r = (i + a) * p1 + j + b
+            w = (a * R + b) * _ROW
+            if steps[r]:
+                leftmost = min(leftmost, np.int64(at[start[r]]) - (R - 1))
+                for e in range(start[r], start[r + 1]):
+                    x = np.int64(at[e])
+                    if x - (R - 1) >= hi:
+                        break
+                    _axpy(run, x * M, up, w, np.int32(value[e]))
+            else:
+                for e in range(start[r], start[r + 1]):
+                    x = np.int64(at[e])
+                    if x - (R - 1) >= hi:
+                        break
+                    if x >= lo:
+                        _axpy(plain, x * M, up, w, np.int32(value[e]))
+    if leftmost < hi:
+        _undo_steps(run, (leftmost + R - 1) * M, (hi + R - 1) * M, plain, (lo + R - 1) * M)
+        run[(leftmost + R - 1) * M : (hi + 2 * R) * M] = 0
+
+
+@nb.njit(cache=True)
+def _undo_steps(run, begin, end, plain, lo):
+    """Running sum of `run` over places, added to `plain` from lo on."""
+    for o in range(begin + M, end, M):
+        here, before = run[o : o + M], run[o - M : o]
+        for m in range(M):
+            here[m] = np.int32(here[m] + before[m])
+    begin = max(begin, lo)
+    c, d = plain[begin:end], run[begin:end]
+    for t in range(c.size):
+        c[t] = np.int32(c[t] + d[t])
+
+
+@nb.njit(cache=True)
+def nonempty(first, last, p1, i, j, lo, hi):
+    """Places of the hidden row (i, j) in [lo, hi) whose receptive field may be non-empty."""
+    a, b = np.int64(32767), np.int64(-1)
+    for k in range(R):
+        for r in range((i + k) * p1 + j, (i + k) * p1 + j + R):
+            a = min(a, np.int64(first[r]))
+            b = max(b, np.int64(last[r]))
+    return max(lo, a - (R - 1)), min(hi, b + 1)
+
+
+def inputs(v: npt.NDArray[np.uint8], filters: Filters) -> npt.NDArray[np.float32]:
+    """(*J, M) inputs c of all hidden units at the "valid" positions J = V - 13 of the volume v."""
+    e = events(np.ascontiguousarray(v, np.uint8))
+    out = np.empty((*(n - REACH for n in v.shape), M), np.float32)
+    _inputs(
+        e.start, e.at, e.value, e.steps, e.shape, filters.up, filters.bias, np.float32(filters.up_scale), out
+    )
+    return out
+
+
+@nb.njit(parallel=True, cache=True)
+def _inputs(start, at, value, steps, shape, up, bias, scale, out):
+    for i in nb.prange(out.shape[0]):
+        plain = np.zeros((shape[2] + 2 * R) * M, np.int32)
+        run = np.zeros((shape[2] + 2 * R) * M, np.int32)
+        for j in range(out.shape[1]):
+            for f in range(2):
+                phase = (i & 1) * 4 + (j & 1) * 2 + f
+                n = (out.shape[2] - f + 1) // 2
+                row_input(
+                    start[phase], at[phase], value[phase], steps[phase], shape[1], i >> 1, j >> 1, 0, n,
+                    up, bias, plain, run,
+                )  # fmt: skip
+                for x in range(n):
+                    for m in range(M):
+                        out[i, j, 2 * x + f, m] = np.float32(plain[(x + R - 1) * M + m]) * scale

@@ -1,0 +1,92 @@
+"""Moments of hidden-unit probabilities and box sums: what a gradient with respect to the filters needs.
+
+    P_m[j]  = sigmoid(c_m[j])                                see `convolve` for c
+    G_m[t]  = sum over j of P_m[j] s[j + 2t]                 (M, R, R, R)
+    p_m     = sum over j of P_m[j]                           (M,)
+
+Where a row of s is given by its steps d, sum_x P[x] s[x + t] = sum_y d[y] Q[y - t] with Q[x] = sum of P from x on.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.numerics.convolve import _ROW, REACH, Filters, M, R, events, nonempty, row_input
+from tumoar.numerics.convolve_field import _odds, _odds_row
+
+
+def moments(
+    v: npt.NDArray[np.uint8], filters: Filters, phases: tuple[int, ...] = tuple(range(8))
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int]:
+    """G (M, R, R, R), p (M,) and the number of places, over the hidden units of the given polyphase grids."""
+    e = events(np.ascontiguousarray(v, np.uint8))
+    G, p = np.zeros(R * R * _ROW), np.zeros(M)
+    places = 0
+    for phase in phases:
+        shape = np.array([(n - REACH - (phase >> k & 1) + 1) // 2 for n, k in zip(v.shape, (2, 1, 0))])
+        _moments(
+            e.start[phase], e.at[phase], e.value[phase], e.steps[phase], e.first[phase], e.last[phase],
+            e.shape[1], e.shape[2], shape, filters.up, filters.bias, np.float32(filters.up_scale), G, p,
+        )  # fmt: skip
+        places += int(shape.prod())
+    return G.reshape(R, R, R, M)[:, :, ::-1].transpose(3, 0, 1, 2), p, places
+
+
+@nb.njit(inline="always")
+def _add_scaled(y, x, s):
+    for t in range(_ROW):
+        y[t] += s * x[t]
+
+
+@nb.njit(cache=True)
+def _moments(start, at, value, steps, first, last, p1, p2, shape, up, bias, scale, G, p):
+    plain = np.empty((p2 + 2 * R) * M, np.int32)
+    run = np.zeros((p2 + 2 * R) * M, np.int32)
+    odds = np.empty(p2 * M, np.float32)
+    probability = np.zeros((p2 + 2 * R) * M, np.float32)  # hidden place x at (x + R - 1) M
+    beyond = np.zeros((p2 + 2 * R) * M, np.float32)
+    idle = np.empty(M, np.float32)
+    for m in range(M):
+        idle[m] = np.float32(1.0) / _odds(np.float32(bias[m]) * scale)
+    n = shape[2]
+    for i in range(shape[0]):
+        partial = np.zeros(R * R * _ROW, np.float32)
+        for j in range(shape[1]):
+            a, b = nonempty(first, last, p1, i, j, 0, n)
+            if a >= b:
+                for m in range(M):
+                    p[m] += n * np.float64(idle[m])
+                continue
+            row_input(start, at, value, steps, p1, i, j, a, b, up, bias, plain, run)
+            _odds_row(plain, (a + R - 1) * M, (b - a) * M, scale, odds)
+            for x in range(n):
+                here = probability[(x + R - 1) * M : (x + R) * M]
+                if a <= x < b:
+                    there = odds[(x - a) * M : (x - a + 1) * M]
+                    for m in range(M):
+                        here[m] = np.float32(1.0) / there[m]
+                else:
+                    here[:] = idle
+            beyond[(n + R - 1) * M : (n + R) * M] = 0
+            for x in range(n + R - 2, -1, -1):
+                here, after, q = (
+                    beyond[x * M : (x + 1) * M],
+                    beyond[(x + 1) * M : (x + 2) * M],
+                    probability[x * M : (x + 1) * M],
+                )
+                for m in range(M):
+                    here[m] = after[m] + q[m]
+            for m in range(M):
+                p[m] += np.float64(beyond[m])
+            for k in range(R):
+                for l in range(R):
+                    r = (i + k) * p1 + j + l
+                    source = beyond if steps[r] else probability
+                    g = partial[(k * R + l) * _ROW : (k * R + l + 1) * _ROW]
+                    for e in range(start[r], start[r + 1]):
+                        o = np.int64(at[e]) * M
+                        _add_scaled(g, source[o : o + _ROW], np.float32(value[e]))
+        for t in range(G.size):
+            G[t] += partial[t]

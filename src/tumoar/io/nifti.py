@@ -206,8 +206,8 @@ def write_nifti(path: str | Path, array: Array, grid: Grid) -> None:
     Both forms are set and equal; the header holds no text but our own name and version.
     """
     path = Path(path)
-    data = np.asarray(array)
-    data = data.astype(np.uint8) if data.dtype == np.bool_ else data
+    data = np.asfortranarray(array)  # the order of the file
+    data = data.view(np.uint8) if data.dtype == np.bool_ else data
     if data.shape != grid.shape:
         raise ValueError(f"array must have the grid's shape {grid.shape}, got {data.shape}")
     if data.dtype.str[1:] not in SCALARS.values():
@@ -249,7 +249,7 @@ def _write(file: IO[bytes], data: Array, grid: Grid, *, compressed: bool) -> Non
         image.set_qform(None, code=0)
     if compressed:
         # Without name and time the same image is the same bytes.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as stream:
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=4, mtime=0) as stream:
             image.to_stream(cast(io.IOBase, stream))
     else:
         image.to_stream(cast(io.IOBase, file))

@@ -148,3 +148,37 @@ def interpolate(nodes, tetrahedra, values, owner):
         corners = tetrahedra[owner[x]]
         out[x] = barycentric(nodes[corners], np.array(x)) @ values[corners]
     return out
+
+
+def data_cost(nodes, tetrahedra, alpha, L):
+    """-sum log sum_c L(c) pi(c) over owned voxels whose row of L is not all zero."""
+    owner = np.array([v[0] if v else -1 for v in exact_owners(nodes, tetrahedra, L.shape[:3]).ravel()])
+    pi = interpolate(nodes, tetrahedra, alpha.astype(float), owner.reshape(L.shape[:3]))
+    seen = ~np.isnan(pi[..., 0]) & (L != 0).any(-1)
+    with np.errstate(divide="ignore"):
+        return -np.log(np.sum(np.maximum(pi, 0) * L, -1)[seen]).sum()
+
+
+# ---- the elastic energy, one tetrahedron at a time ---------------------------------------------------------
+
+
+def elastic_energy(nodes, reference, tetrahedra, stiffness):
+    """Sum over tetrahedra of stiffness V (1 + det J) (tr J'J + tr (J'J)^-1 - 6)."""
+    total = 0.0
+    for corners in tetrahedra:
+        E = (nodes[corners[1:]] - nodes[corners[0]]).T
+        R = (reference[corners[1:]] - reference[corners[0]]).T
+        J = E @ np.linalg.inv(R)
+        if np.linalg.det(J) <= 0:
+            return np.inf
+        C = J.T @ J
+        strain = np.trace(C) + np.trace(np.linalg.inv(C)) - 6
+        total += stiffness * np.linalg.det(R) / 6 * (1 + np.linalg.det(J)) * strain
+    return total
+
+
+def central_difference(f, x, direction, h):
+    """Directional derivative of f at x, fourth order in h."""
+    one = f(x + h * direction) - f(x - h * direction)
+    two = f(x + 2 * h * direction) - f(x - 2 * h * direction)
+    return (8 * one - two) / (12 * h)

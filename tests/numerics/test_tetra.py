@@ -119,3 +119,11 @@ def test_bits_do_not_depend_on_the_number_of_threads(rng):
         results.append(tetra.rasterize(nodes, tetrahedra, alpha, (24, 24, 24)))
     nb.set_num_threads(before)
     assert results[0].tobytes() == results[1].tobytes()
+
+
+def test_values_of_any_sign_are_interpolated(rng):
+    nodes, tetrahedra = ref.random_delaunay(80, 7, rng)
+    shift = rng.normal(size=(len(nodes), 3)).astype(np.float32)
+    out = tetra.rasterize(nodes, tetrahedra, shift, SHAPE)
+    expected = ref.interpolate(nodes, tetrahedra, shift, tetra.owners(nodes, tetrahedra, SHAPE))
+    np.testing.assert_allclose(out, expected, atol=1e-6)

@@ -1,8 +1,8 @@
 """Tetrahedra on a voxel grid: which voxels each one owns, and linear interpolation inside it.
 
 A mesh is `nodes` (V, 3) float64 in voxel coordinates (voxel centers at integers, axes as in the array) and
-`tetrahedra` (T, 4) integer, positively oriented: det [p1-p0, p2-p0, p3-p0] > 0. Kernels visit a tetrahedron row
-by row, a row being the voxels (i, j, :) along the last, contiguous axis:
+`tetrahedra` (T, 4) integer, positively oriented: det [p1-p0, p2-p0, p3-p0] > 0. Kernels visit a tetrahedron
+row by row, a row being the voxels (i, j, :) along the last, contiguous axis:
 
     q = scratch()                                      # once per thread
     det = setup(q, nodes, tetrahedra[t])               # 6 volumes; the rest is undefined unless it is > 0
@@ -12,10 +12,10 @@ by row, a row being the voxels (i, j, :) along the last, contiguous axis:
             for k in range(lo, hi):
                 ...                                    # barycentric coordinate w is q[w] . (i, j, k, 1)
 
-Ownership. Every voxel center inside the hull belongs to exactly one tetrahedron, so tetrahedra can be visited in
-any order and on any thread. A center x belongs to the tetrahedron that contains x shifted by an infinitesimal
-(e1, e2, e3) with 0 < e1 << e2 << e3: no shifted center lies on a face, hence the owner is unique, and the hull is
-closed at its lower faces and open at its upper ones. The side of a face on which x lies is the sign of a 3x3
+Ownership. Every voxel center inside the hull belongs to exactly one tetrahedron, so tetrahedra can be visited
+in any order and on any thread. A center x belongs to the tetrahedron that contains x shifted by an infinitesimal
+(e1, e2, e3) with 0 < e1 << e2 << e3: no shifted center lies on a face, hence the owner is unique, and the hull
+is closed at its lower faces and open at its upper ones. The side of a face on which x lies is the sign of a 3x3
 determinant. It is taken from floating point where rounding cannot matter, and computed exactly otherwise; being
 exact, it is the same seen from both tetrahedra of the face. Two provisions make exactness cheap:
 
@@ -292,12 +292,12 @@ def rasterize(
 ) -> npt.NDArray[np.float32]:
     """(X, Y, Z, K) node values alpha (V, K) interpolated linearly at every voxel center.
 
-    Negative rounding residues are cut to 0. Voxels outside the hull get 1 in column `outside` and 0 elsewhere;
-    `owners` tells which they are.
+    Rounding takes no value below the smallest of alpha. Voxels outside the hull get 1 in column `outside` and 0
+    elsewhere; `owners` tells which they are.
     """
     out = np.empty((*shape, alpha.shape[1]), np.float32)
     covered = np.zeros(shape, np.bool_)
-    _require_unfolded(_rasterize(nodes, tetrahedra, alpha, out, covered))
+    _require_unfolded(_rasterize(nodes, tetrahedra, alpha, alpha.min(), out, covered))
     _fill_outside(out, covered, outside)
     return out
 
@@ -328,7 +328,7 @@ def _owners(nodes, tetrahedra, out, counts):
 
 
 @nb.njit(parallel=True, cache=True, fastmath={"contract"})
-def _rasterize(nodes, tetrahedra, alpha, out, covered):
+def _rasterize(nodes, tetrahedra, alpha, smallest, out, covered):
     X, Y, Z, K = out.shape
     T = len(tetrahedra)
     fine = np.ones((T + BLOCK - 1) // BLOCK, np.bool_)
@@ -369,7 +369,7 @@ def _rasterize(nodes, tetrahedra, alpha, out, covered):
                         covered[i, j, k] = True
                         step = np.float32(k - lo)
                         for l in range(K):
-                            out[i, j, k, l] = max(start[l] + step * slope[l], np.float32(0.0))
+                            out[i, j, k, l] = max(start[l] + step * slope[l], smallest)
     return fine.all()
 
 

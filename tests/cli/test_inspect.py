@@ -119,7 +119,7 @@ REFUSED = {
     "long double": ("B7", 3, "data type 1536", nii(datatype=1536, bitpix=128)),
     "bits": ("B7", 3, "data type 4 with 8 bits", nii(bitpix=8)),
     "no dimension": ("B7", 3, "0 dimensions", nii(dim_0=0)),
-    "nine dimensions": ("B7", 3, "9 dimensions", nii(dim_0=9)),
+    "eight dimensions": ("B7", 3, "8 dimensions", nii(dim_0=8)),
     "negative dimension": ("B7", 3, "-36", nii(dim_2=-36)),
     "data in header": ("B7", 3, "data offset 0", nii(vox_offset=0)),
     "data between bytes": ("B7", 3, "data offset 352.5", nii(vox_offset=352.5)),

@@ -131,6 +131,26 @@ def test_a_tenth_of_a_millimeter_between_the_forms_is_rounding(tmp_path):
     assert read_nifti(put(tmp_path / "a.nii", qoffset_x=30.34)).grid.affine[0, 3] == 30.25
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"affine": np.diag([10, 10, 10, 1.0])},
+        {"affine": np.diag([0.25, 0.25, 0.25, 1.0])},
+        {"q": False, "srow_x": [-1.5, 1.4e-3, 0, 30.25]},
+        {"q": False, "pixdim_1": 1.514},
+        {"q": False, "srow_z_3": 1e5},
+        {"q": False, "pixdim_0": 0},
+        {"sform_code": 5, "qform_code": 5},
+        {"xyzt_units": 0},
+        {"xyzt_units": 2 | 8},
+    ],
+    ids=str,
+)
+def test_at_the_edge_of_what_is_accepted(tmp_path, fields):
+    path = put(tmp_path / "a.nii", **fields)
+    np.testing.assert_array_equal(read_nifti(path).grid.affine, nib.load(path).get_sform())
+
+
 @pytest.mark.parametrize("given", ["a.hdr", "a.img"])
 @pytest.mark.parametrize("version", [1, 2])
 def test_pairs_are_read_by_either_name(tmp_path, given, version):

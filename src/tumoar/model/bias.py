@@ -13,12 +13,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.floating]
+from tumoar.numerics.voxels import FUNCTIONS as PER_AXIS
+from tumoar.numerics.voxels import HARMONICS
 
-PER_AXIS = 4
-"""Basis functions per axis; P = PER_AXIS**3."""
-HARMONICS = 2 * PER_AXIS - 1
-"""Cosines per axis that carry all products of two basis functions."""
+Array = npt.NDArray[np.floating]
 
 
 def cosines(n: int, count: int = HARMONICS) -> Array:

@@ -1,0 +1,147 @@
+"""p_i(l, z, y, t | d, fields, θ, η) of all voxels: expected, drawn, or at its maximum, in one pass each.
+
+The doors between the model's vocabulary and the voxel kernels. The prior π comes as an array (X, Y, Z,
+columns) with one column per structure, or one per class of structures that no intensity can tell apart
+(`classes`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.labels import LabelTable
+from tumoar.model.bias import cosines
+from tumoar.model.gmm import Moments, Theta
+from tumoar.numerics import voxels, voxels_draw, voxels_em
+from tumoar.numerics.voxels import Gaussians, Groups, Volume
+
+Array = npt.NDArray[np.floating]
+Mask = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Flat:
+    """The simplified tumor prior of section 2.3.2: a fraction w of the brain is tumor, u of it core.
+
+    In the linear form: core w u π_B, edema w (1 − u) π_B, brain (1 − w) π_l. It sums to one for every η,
+    while the literal energy a_z = log((w − w u)/(1 − w)), a_y = log(u/(1 − u)) has a normalizer that depends
+    on η.
+    """
+
+    w: float = 0.1
+    u: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not (0 < self.w < 1 and 0 < self.u < 1):
+            raise ValueError(f"w and u must lie between 0 and 1, got {self.w} and {self.u}")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """l, z and y of all voxels, (X, Y, Z) uint8 each; l is a column of π."""
+
+    l: Mask
+    z: Mask
+    y: Mask
+
+    def __post_init__(self) -> None:
+        for array in (self.l, self.z, self.y):
+            array.flags.writeable = False
+
+
+def volume(D: Array, use: Mask) -> Volume:
+    """Transformed intensities D (N, X, Y, Z) float32, and how each voxel takes part (`voxels.WITH_DATA`)."""
+    a, b, c = (cosines(n) for n in use.shape)
+    return voxels.volume(D, use, (a, b, c))
+
+
+def classes(labels: LabelTable) -> npt.NDArray[np.int64]:
+    """(K,) column of each structure when those of one mixture and in or out of B share a column."""
+    keys = [(int(x), bool(b)) for x, b in zip(labels.x_of_l, labels.in_brain)]
+    distinct = sorted(set(keys), key=keys.index)
+    return np.array([distinct.index(key) for key in keys])
+
+
+def compile_groups(
+    labels: LabelTable, columns: npt.NDArray[np.int64] | None = None, flat: Flat | None = None
+) -> Groups:
+    """Table 2 and Eq. (3) as index arrays: which columns feed which mixture, and a flat prior's weights.
+
+    Without `flat` all weights are 1 and tumor is left to the fields of `draw`.
+    """
+    columns = np.arange(labels.K) if columns is None else columns
+    level = np.zeros(labels.X, np.int64)
+    level[labels.edema], level[labels.core] = 1, 2
+    members: list[list[int]] = [[] for _ in range(labels.X)]
+    weights: list[list[float]] = [[] for _ in range(labels.X)]
+    for l, z, y in labels.states:
+        x, of_l = labels.x(l, z, y), int(columns[l])
+        if of_l not in members[x]:
+            members[x].append(of_l)
+            weights[x].append(_weight(z, y, bool(labels.in_brain[l]), flat))
+    column = np.array([c for m in members for c in m], np.int64)
+    of_entry = np.repeat(level, [len(m) for m in members])
+    return Groups(
+        x_of_q=labels.x_of_component.astype(np.int64),
+        start=np.cumsum([0] + [len(m) for m in members], dtype=np.int64),
+        column=column,
+        weight=np.array([w for m in weights for w in m], np.float32),
+        level=level,
+        order=np.lexsort((column, of_entry)).astype(np.int64),
+    )
+
+
+def expect(v: Volume, pi: Array, groups: Groups, theta: Theta) -> tuple[Moments, float]:
+    """Moments of the expected t (Appendix B), and the log likelihood Σ_i log p(d_i | θ, η)."""
+    sums, log_likelihood = voxels_em.expect(v, pi, groups, _gaussians(v, theta))
+    return Moments(*sums), log_likelihood
+
+
+def draw(
+    v: Volume,
+    pi: Array,
+    groups: Groups,
+    theta: Theta,
+    fields: tuple[Array, Array],
+    before: Labels,
+    key: tuple[int, int],
+    color: int = -1,
+) -> tuple[Labels, Moments]:
+    """(l, z, y) ~ Eq. (7) jointly with t ~ Eq. (A.1), and the moments of that t.
+
+    `fields` are the log-odds that the shape priors give z and y, (X, Y, Z) float32. `key` is a seed and a
+    number of the pass. Voxels that take no part, or are not of `color`, keep their labels from `before`.
+    """
+    out = (before.l.copy(), before.z.copy(), before.y.copy())
+    sums = voxels_draw.draw(v, pi, groups, _gaussians(v, theta), fields, key, out, color)
+    return Labels(*out), Moments(*sums)
+
+
+def most_probable(v: Volume, pi: Array, groups: Groups, theta: Theta) -> Labels:
+    """Maximum of p(l, z, y | d, θ, η) voxel by voxel (section 2.3.2); ties go to the first state."""
+    out = tuple(np.zeros(v.use.shape, np.uint8) for _ in range(3))
+    voxels_draw.most_probable(v, pi, groups, _gaussians(v, theta), (out[0], out[1], out[2]))
+    return Labels(*out)
+
+
+def class_likelihoods(v: Volume, groups: Groups, theta: Theta, out: Array) -> float:
+    """p(d_i | column) / largest into out (X, Y, Z, columns) float32; returns Σ log of the largest.
+
+    Σ_i log Σ_k π_i(k) out_ik plus that sum is the log likelihood of `expect`, as a function of π.
+    """
+    return voxels_em.class_densities(v, groups, _gaussians(v, theta), out)
+
+
+def _weight(z: int, y: int, in_brain: bool, flat: Flat | None) -> float:
+    if flat is None:
+        return 1.0
+    if z:
+        return flat.w * (flat.u if y else 1 - flat.u)
+    return 1 - flat.w if in_brain else 1.0
+
+
+def _gaussians(v: Volume, theta: Theta) -> Gaussians:
+    return voxels.gaussians(theta.gamma, theta.mu, theta.Sigma, theta.C, v.center)

@@ -1,0 +1,310 @@
+"""The part all voxel passes share: one row of voxels at a time, in buffers that stay in the first cache.
+
+A voxel has a vector d of N values, and belongs to a mixture x of Gaussian components q. The prior of a
+mixture is a weighted sum of the columns of `pi` it is made of, and mixtures of level 1 and 2 may get one or
+two additive fields on top. Everything a pass needs to know of them is index arrays; the innermost loops run
+along the last axis in float32, sums that leave a row are kept in float64, and each slab (first index) owns
+its outputs, so that no bit depends on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.floating]
+
+HARMONICS = 7
+"""Cosines per axis; the first FUNCTIONS of them are the smooth functions themselves."""
+FUNCTIONS = 4
+FLAGS = {"contract", "reassoc", "nsz", "arcp"}
+"""Sums may be reordered so that loops vectorize; inf and nan keep their meaning."""
+
+UNUSED, WITH_DATA, WITHOUT_DATA = 0, 1, 2
+"""How a voxel takes part: not at all; with its data; by its prior alone."""
+
+SLABS = 4
+"""Slabs that one thread takes at a time."""
+LANES = 32
+"""Rows are padded to multiples of this many voxels: four vectors of eight floats."""
+
+_f = np.float32
+
+
+class Volume(NamedTuple):
+    """What does not change between passes over the same images; made by `volume`."""
+
+    D: Array  # (N, X, Y, Z) float32, minus the center, 0 where there is no data
+    use: npt.NDArray[np.uint8]  # (X, Y, Z)
+    begin: npt.NDArray[np.int64]  # (X, Y) first voxel in use of each row
+    end: npt.NDArray[np.int64]  # (X, Y) one past the last
+    center: Array  # (N,) float32 near the mean: sums of squares around it keep their digits
+    cos_x: Array  # (X, 7) float32
+    cos_y: Array  # (Y, 7)
+    cos_z: Array  # (7, Z)
+
+
+class Groups(NamedTuple):
+    """Which columns of `pi` feed which mixture: mixture x is made of entries start[x] to start[x + 1]."""
+
+    x_of_q: npt.NDArray[np.int64]  # (Q,) mixture of each component
+    start: npt.NDArray[np.int64]  # (mixtures + 1,)
+    column: npt.NDArray[np.int64]  # (entries,)
+    weight: Array  # (entries,) float32
+    level: npt.NDArray[np.int64]  # (mixtures,) how many fields are added
+    order: npt.NDArray[np.int64]  # (entries,) by level, then column: the order in which ties are broken
+
+
+class Gaussians(NamedTuple):
+    """Components ready for use: (d − Cφ − center) is whitened to L r − c; made by `gaussians`."""
+
+    L: Array  # (Q, N, N) float32, lower triangular
+    c: Array  # (Q, N) float32
+    log_norm: Array  # (Q,) float32, log weight minus half the log determinant of 2 pi Σ
+    log_weight: Array  # (Q,) float32
+    C: Array  # (N, 4, 4, 4) float32
+
+
+class Sums(NamedTuple):
+    """What a pass adds up, slab by slab and component by component, of the data minus the center e."""
+
+    data: Array  # (X, Q, 1 + N + N (N + 1) / 2) float64: 1, e_n, e_m e_n with m <= n
+    cos: Array  # (X, Q, 7, 7) products of cosines in y and z
+    data_cos: Array  # (X, Q, N, 4, 4) e_n times them
+
+
+class Row(NamedTuple):
+    """Buffers of one row, padded with zeros to a multiple of LANES: loops without tails run at full speed."""
+
+    e: Array  # (N, Z) data minus center
+    r: Array  # (N, Z) the same minus the smooth field
+    p: Array  # (columns, Z) prior, transposed
+    P: Array  # (mixtures, Z) prior of each mixture
+    on: npt.NDArray[np.bool_]  # (mixtures,) whether it has any prior in this row
+    seen: npt.NDArray[np.bool_]  # (columns,) the same of a column
+    ll: Array  # (Q, Z) log density of each component
+    top: Array  # (Z,) largest of them among those with a prior
+    total: Array  # (Z,) sum over components of prior times density relative to top
+
+
+def volume(D: Array, use: npt.NDArray[np.uint8], cosines: tuple[Array, Array, Array]) -> Volume:
+    """Checked and laid out; `use` (X, Y, Z) says how each voxel takes part, cosines are (n, 7) per axis."""
+    if D.dtype != np.float32 or D.ndim != 4 or not D.flags.c_contiguous or D.shape[1:] != use.shape:
+        raise ValueError(f"D must be contiguous float32 (N, *{use.shape}), got {D.dtype} {D.shape}")
+    seen = D[:, use == WITH_DATA]
+    if not np.isfinite(seen).all():
+        raise ValueError("D must be finite wherever it is used")
+    any_use = use > 0
+    some = any_use.any(2)
+    begin = np.where(some, any_use.argmax(2), 0)
+    end = np.where(some, use.shape[2] - any_use[:, :, ::-1].argmax(2), 0)
+    center = (seen.mean(1, dtype=np.float64) if seen.size else np.zeros(len(D))).astype(np.float32)
+    centered = np.zeros_like(D)
+    np.subtract(D, center[:, None, None, None], out=centered, where=use == WITH_DATA)
+    cos_x, cos_y, cos_z = (np.ascontiguousarray(c, np.float32) for c in cosines)
+    return Volume(
+        centered,
+        np.ascontiguousarray(use, np.uint8),
+        begin.astype(np.int64),
+        end.astype(np.int64),
+        center,
+        cos_x,
+        cos_y,
+        np.ascontiguousarray(cos_z.T),
+    )
+
+
+def gaussians(weight: Array, mu: Array, Sigma: Array, C: Array, center: Array) -> Gaussians:
+    """Whitened form of components with weights (Q,), means (Q, N), covariances (Q, N, N)."""
+    L = np.linalg.inv(np.linalg.cholesky(Sigma))
+    log_det = np.log(np.einsum("qnn->qn", L)).sum(1)
+    log_weight = np.log(np.maximum(weight, np.finfo(float).tiny))
+    log_norm = log_weight + log_det - 0.5 * mu.shape[1] * np.log(2 * np.pi)
+    c = np.einsum("qmn,qn->qm", L, mu - center.astype(np.float64))
+    return Gaussians(*(np.ascontiguousarray(a, np.float32) for a in (L, c, log_norm, log_weight, C)))
+
+
+def over_slabs(kernel: Callable[..., None], v: Volume, *arguments: Any) -> None:
+    """Runs kernel(first, last, v, channels, *arguments) over blocks of slabs on numba's number of threads.
+
+    The kernel must release the interpreter and write nothing outside its own slabs. Plain threads do what
+    `prange` would, and spare its compilation, which costs more than that of the kernel itself.
+    """
+    X, channels = v.use.shape[0], tuple(v.center)
+    threads = nb.get_num_threads()
+    if threads == 1:
+        kernel(0, X, v, channels, *arguments)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        blocks = range(0, X, SLABS)
+        tasks = [pool.submit(kernel, x, min(x + SLABS, X), v, channels, *arguments) for x in blocks]
+        for task in tasks:
+            task.result()
+
+
+def no_sums(v: Volume, Q: int) -> Sums:
+    """Zeros for a pass over v to add to."""
+    X, N = v.use.shape[0], len(v.center)
+    return Sums(
+        np.zeros((X, Q, 1 + N + N * (N + 1) // 2)),
+        np.zeros((X, Q, HARMONICS, HARMONICS)),
+        np.zeros((X, Q, N, FUNCTIONS, FUNCTIONS)),
+    )
+
+
+def finish(sums: Sums, v: Volume) -> tuple[Array, Array, Array, Array, Array]:
+    """Sums over slabs in fixed order, back from centered to plain data: n, d, dd, cos, dcos."""
+    N, m = len(v.center), v.center.astype(np.float64)
+    cos_x = v.cos_x.astype(np.float64)
+    total = sums.data.sum(0)
+    n, e = total[:, 0], total[:, 1 : N + 1]
+    ee = np.zeros((len(n), N, N))
+    upper = np.triu_indices(N)
+    ee[:, upper[0], upper[1]] = ee[:, upper[1], upper[0]] = total[:, N + 1 :]
+    cross = e[:, :, None] * m
+    cos = np.einsum("xa,xqbc->qabc", cos_x, sums.cos)
+    data_cos = np.einsum("xa,xqnbc->qnabc", cos_x[:, :FUNCTIONS], sums.data_cos)
+    low = cos[:, None, :FUNCTIONS, :FUNCTIONS, :FUNCTIONS]
+    return (
+        n,
+        e + n[:, None] * m,
+        ee + cross + np.swapaxes(cross, 1, 2) + n[:, None, None] * np.outer(m, m),
+        cos,
+        data_cos + m[:, None, None, None] * low,
+    )
+
+
+@nb.njit(cache=True)
+def row_buffers(N, columns, mixtures, Q, Z):
+    """Buffers for rows of up to Z voxels."""
+    f = np.float32
+    Z = LANES * ((Z + LANES - 1) // LANES)
+    return Row(
+        np.zeros((N, Z), f),
+        np.zeros((N, Z), f),
+        np.zeros((columns, Z), f),
+        np.zeros((mixtures, Z), f),
+        np.zeros(mixtures, np.bool_),
+        np.zeros(columns, np.bool_),
+        np.zeros((Q, Z), f),
+        np.zeros(Z, f),
+        np.zeros(Z, f),
+    )
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+def load_data(v, g, x, y, row):
+    """Data of row (x, y) into row.e and, minus the smooth field, into row.r; its first voxel and lengths."""
+    b, w = v.begin[x, y], v.end[x, y] - v.begin[x, y]
+    if w <= 0:
+        return b, 0, 0
+    padded = LANES * ((w + LANES - 1) // LANES)
+    k0, k1, k2, k3 = v.cos_z[0, b:], v.cos_z[1, b:], v.cos_z[2, b:], v.cos_z[3, b:]
+    for n in range(v.D.shape[0]):
+        c0, c1, c2, c3 = _line(g.C[n], v.cos_x[x], v.cos_y[y])
+        d, e, r = v.D[n, x, y, b:], row.e[n], row.r[n]
+        for i in range(w):
+            e[i] = d[i]
+            r[i] = d[i] - (c0 * k0[i] + c1 * k1[i] + c2 * k2[i] + c3 * k3[i])
+        for i in range(w, padded):
+            e[i] = r[i] = _f(0)
+    return b, w, padded
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+def _line(C, cos_x, cos_y):
+    """The smooth field along one row: coefficients of its four cosines in z."""
+    out = (_f(0), _f(0), _f(0), _f(0))
+    for a in range(FUNCTIONS):
+        for b in range(FUNCTIONS):
+            s = cos_x[a] * cos_y[b]
+            k = C[a, b]
+            out = (out[0] + s * k[0], out[1] + s * k[1], out[2] + s * k[2], out[3] + s * k[3])
+    return out
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+def load_prior(pi, groups, x, y, b, w, padded, row):
+    """Prior of each mixture along row (x, y) into row.P; a mixture without any is switched off."""
+    K = pi.shape[3]
+    source = pi[x, y, b:].reshape(-1)
+    for k in range(K):
+        p, total = row.p[k], _f(0)
+        for i in range(w):
+            p[i] = source[i * K + k]
+        for i in range(w, padded):
+            p[i] = _f(0)
+        for i in range(padded):  # apart, so that it vectorizes
+            total += p[i]
+        row.seen[k] = total > 0
+    for m in range(len(groups.level)):
+        P = row.P[m]
+        P[:padded] = _f(0)
+        row.on[m] = False
+        for j in range(groups.start[m], groups.start[m + 1]):
+            if row.seen[groups.column[j]] and groups.weight[j] > 0:
+                weight, p = groups.weight[j], row.p[groups.column[j]]
+                row.on[m] = True
+                for i in range(padded):
+                    P[i] += weight * p[i]
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+def densities(channels, g, x_of_q, use, padded, row):
+    """Log density of every component of a mixture that is on into row.ll; the weight alone without data.
+
+    `channels` is any tuple of N: its length is known when compiled, so that the inner loops unroll.
+    """
+    blind = False
+    for i in range(len(use)):
+        blind |= use[i] == WITHOUT_DATA
+    N = len(channels)
+    r = row.r
+    for q in range(len(x_of_q)):
+        if not row.on[x_of_q[q]]:
+            continue
+        L, c, log_norm, ll = g.L[q], g.c[q], g.log_norm[q], row.ll[q]
+        for i in range(padded):
+            distance = _f(0)
+            for m in range(N):
+                s = -c[m]
+                for n in range(m + 1):
+                    s += L[m, n] * r[n, i]
+                distance += s * s
+            ll[i] = log_norm - _f(0.5) * distance
+        if blind:
+            for i in range(len(use)):
+                if use[i] == WITHOUT_DATA:
+                    ll[i] = g.log_weight[q]
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+def find_top(x_of_q, padded, row):
+    """Largest log density among components with a prior into row.top."""
+    top = row.top
+    top[:padded] = _f(-1e30)
+    for q in range(len(x_of_q)):
+        m = x_of_q[q]
+        if row.on[m]:
+            ll, P = row.ll[q], row.P[m]
+            for i in range(padded):
+                value = ll[i] if P[i] > 0 else _f(-1e30)
+                top[i] = value if value > top[i] else top[i]
+
+
+@nb.njit(inline="always", fastmath=FLAGS)
+def exp(x):
+    """e^x in float32 for x <= 0, to 1e-7 relative; exactly 0 below -87; vectorizes."""
+    t = max(x * _f(1.4426950408889634), _f(-126))
+    k = np.int32(t - _f(0.5))
+    r = t - _f(k)
+    p = _f(0.0013333558146428443) + r * _f(0.00015403530393381608)
+    p = _f(0.05550410866482158) + r * (_f(0.009618129107628477) + r * p)
+    p = _f(1) + r * (_f(0.6931471805599453) + r * (_f(0.2402265069591007) + r * p))
+    scale = np.int32(np.int32(k + np.int32(127)) << np.int32(23)).view(np.float32)
+    return p * scale if x > _f(-87) else _f(0)

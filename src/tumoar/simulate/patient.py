@@ -1,0 +1,151 @@
+"""A patient before the scanner: tissue, displaced and infiltrated by the tumor, and the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+
+from tumoar.image import Grid
+from tumoar.labels import LabelTable
+from tumoar.simulate.tissue import TissueTable
+
+Volume = npt.NDArray[np.float32]
+Maps = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+EDEMA, NECROSIS, ENHANCING = 1, 2, 3
+"""Values of a tumor map; 0 is none. Core, y = 1, is necrosis (or non-enhancing tumor) and enhancing tumor."""
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What was simulated, on the label map's grid: l as label indices, z, y, and the exclusive label map."""
+
+    grid: Grid
+    l: Maps
+    z: Mask
+    y: Mask
+    exclusive: Maps
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Tissue of every voxel, the part of it that edema has replaced, and what skull stripping leaves."""
+
+    grid: Grid
+    tissue: Maps
+    infiltration: Volume
+    stripped: Mask
+
+
+def tissue_map(
+    label_map: Maps,
+    grid: Grid,
+    labels: LabelTable,
+    table: TissueTable,
+    source: npt.NDArray[np.integer] | None = None,
+) -> Maps:
+    """Tissue of every voxel; the background from source codes where there are any, else from layers."""
+    outside = label_map == labels.structures[0].index
+    if source is None:
+        out = _layers(~outside, grid, table)
+    else:
+        out = np.full(label_map.shape, table.index("air"), np.uint8)
+        for name, codes in table.source.items():
+            out[outside & np.isin(source, codes)] = table.index(name)
+    for s in labels.structures[1:]:
+        out[label_map == s.index] = table.index(table.structure[s.name])
+    return out
+
+
+def _layers(inside: Mask, grid: Grid, table: TissueTable) -> Maps:
+    """Skull and scalp around what is labeled; below its middle a tapering face and neck of soft tissue."""
+    out = np.full(inside.shape, table.index("air"), np.uint8)
+    distance = ndi.distance_transform_edt(~inside, sampling=grid.spacing)
+    depth = sum(thickness for _, thickness in table.layers)
+    below = np.maximum(np.argwhere(inside).mean(0)[2] - np.arange(inside.shape[2]), 0) * grid.spacing[2]
+    section = (distance < depth).any(2)
+    taper = ndi.distance_transform_edt(section, sampling=grid.spacing[:2])[:, :, None]
+    neck = (below > 0) & (taper > 0.12 * below)
+    out[neck] = table.index("soft tissue")
+    low = 0.0
+    for name, thickness in table.layers:
+        shell = (distance > low) & (distance <= low + thickness)
+        # Below the skull flesh follows, not scalp.
+        out[shell & ~neck if low > depth / 2 else shell] = table.index(name)
+        low += thickness
+    return out
+
+
+def displace(maps: Sequence[Maps], core: Mask, brain: Mask, grid: Grid, push: float) -> tuple[Maps, ...]:
+    """Mass effect: maps pushed away from the core by at most `push` mm; the brain's edge stays."""
+    if push == 0 or not core.any():
+        return tuple(maps)
+    radius = (3 * core.sum() * grid.voxel_volume / (4 * np.pi)) ** (1 / 3)
+    density = ndi.gaussian_filter(core.astype(np.float32), (radius / 2 + 6.0) / grid.spacing)
+    slope = np.stack(np.gradient(density, *grid.spacing))
+    slope *= push / max(float(np.sqrt((slope**2).sum(0)).max()), 1e-12)
+    hold = np.clip(ndi.distance_transform_edt(brain, sampling=grid.spacing) / 12.0, 0, 1).astype(np.float32)
+    where = np.indices(grid.shape, np.float32) + slope * hold / grid.spacing[:, None, None, None]
+    return tuple(ndi.map_coordinates(m, where, order=0, mode="nearest") for m in maps)
+
+
+def make_truth(label_map: Maps, tumor: Maps, grid: Grid, labels: LabelTable) -> Truth:
+    """The state (l, z, y) of every voxel, which f(l, z, y) allows: tumor is cut to the brain."""
+    brain = labels.in_brain[_position(label_map, labels)]
+    y = (tumor > EDEMA) & brain
+    # Edema is swollen tissue: fluid has none, but core displaces it.
+    z = y | ((tumor == EDEMA) & brain & (label_map != labels.indices[labels.l("CSF")]))
+    index = {t.name: t.index for t in labels.tumor}
+    exclusive = label_map.copy()
+    exclusive[z] = index["edema"]
+    exclusive[y] = index["core"]
+    return Truth(grid, label_map, z, y, exclusive)
+
+
+def make_scene(
+    truth: Truth,
+    tumor: Maps,
+    tissue: Maps,
+    labels: LabelTable,
+    table: TissueTable,
+    rng: np.random.Generator,
+) -> Scene:
+    """What the scanner sees of the truth."""
+    out = tissue.copy()
+    out[truth.y & (tumor == NECROSIS)] = table.index("necrosis")
+    out[truth.y & (tumor == ENHANCING)] = table.index("enhancing tumor")
+    # Edema is never complete, fades towards its border, and spares gray matter.
+    depth = ndi.gaussian_filter(truth.z.astype(np.float32), 1.5 / truth.grid.spacing)
+    strength = np.clip(0.75 + 0.12 * smooth_noise(truth.grid, 6.0, rng), 0.4, 1.0)
+    sparing = np.where(out == table.index("gray matter"), 0.7, 1.0)
+    edema = truth.z & ~truth.y
+    infiltration = np.where(edema, np.clip(0.4 + 0.6 * depth, 0, 1) * strength * sparing, 0)
+    return Scene(truth.grid, out, infiltration.astype(np.float32), _stripped(truth, labels))
+
+
+def _stripped(truth: Truth, labels: LabelTable) -> Mask:
+    """Brain without most of the fluid around it, as skull-stripping tools leave it."""
+    brain = labels.in_brain[_position(truth.l, labels)]
+    chiasm = truth.l == labels.indices[labels.l("optic chiasm")]
+    tight = brain & (truth.l != labels.indices[labels.l("CSF")])
+    near = ndi.distance_transform_edt(~tight, sampling=truth.grid.spacing) <= 2.0
+    return ndi.binary_fill_holes(ndi.binary_closing(near, iterations=4)) & (brain | chiasm) | truth.z
+
+
+def _position(label_map: Maps, labels: LabelTable) -> npt.NDArray[np.int64]:
+    """Position in the label table of every voxel's index."""
+    table = np.zeros(256, np.int64)
+    table[labels.indices] = np.arange(labels.K)
+    return table[label_map]
+
+
+def smooth_noise(grid: Grid, width: float, rng: np.random.Generator) -> Volume:
+    """Gaussian field of unit variance, correlated over `width` mm."""
+    noise = rng.standard_normal(grid.shape, np.float32)
+    smooth = ndi.gaussian_filter(noise, width / grid.spacing, mode="wrap")
+    return smooth / smooth.std()

@@ -127,12 +127,13 @@ def most_probable(v: Volume, pi: Array, groups: Groups, theta: Theta) -> Labels:
     return Labels(*out)
 
 
-def class_likelihoods(v: Volume, groups: Groups, theta: Theta, out: Array) -> float:
-    """p(d_i | column) / largest into out (X, Y, Z, columns) float32; returns Σ log of the largest.
+def class_likelihoods(v: Volume, groups: Groups, theta: Theta, out: Array, reference: int = 0) -> float:
+    """L_ik = p(d_i | column k) / p(d_i | reference) into out (X, Y, Z, columns), for the mesh.
 
-    Σ_i log Σ_k π_i(k) out_ik plus that sum is the log likelihood of `expect`, as a function of π.
+    Returns Σ_i log p(d_i | reference): with Σ_i log Σ_k π_i(k) L_ik it makes up the log likelihood of
+    `expect`, as a function of π.
     """
-    return voxels_em.class_densities(v, groups, _gaussians(v, theta), out)
+    return voxels_em.class_densities(v, groups, _gaussians(v, theta), out, reference)
 
 
 def _weight(z: int, y: int, in_brain: bool, flat: Flat | None) -> float:

@@ -30,6 +30,9 @@ from tumoar.numerics.voxels import (
     row_buffers,
 )
 
+LIMIT = 80.0
+"""Nats by which the density of a class may fall behind the largest: what float32 holds with room for sums."""
+
 _f = np.float32
 
 
@@ -44,14 +47,15 @@ def expect(
     return finish(sums, v), float(log_evidence.sum())
 
 
-def class_densities(v: Volume, groups: Groups, g: Gaussians, out: Array) -> float:
-    """Density of d for every column of a prior into out (X, Y, Z, columns), over the largest of the voxel.
+def class_densities(v: Volume, groups: Groups, g: Gaussians, out: Array, reference: int) -> float:
+    """Density of d for every column of a prior into out (X, Y, Z, columns), over the reference's.
 
-    A column's density is the weighted sum over the mixtures it takes part in; 1 throughout where there is no
-    data. Returns Σ log of the largest.
+    A column's density is the weighted sum over the mixtures it takes part in, not less than e^-LIMIT of the
+    voxel's largest; so the ratios fit into float32 and none is zero. All zero where there is no data. Returns
+    Σ log of the reference's densities.
     """
     logs = np.zeros(v.use.shape[0])
-    over_slabs(_class_densities, v, groups, g, out, logs)
+    over_slabs(_class_densities, v, groups, g, out, reference, logs)
     return float(logs.sum())
 
 
@@ -177,13 +181,14 @@ def _add_row(product, cos_y, N, data, cos, data_cos):
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)
-def _class_densities(first, last, v, channels, groups, g, out, logs):
+def _class_densities(first, last, v, channels, groups, g, out, reference, logs):
     Z = v.use.shape[2]
     row = row_buffers(len(channels), out.shape[3], len(groups.level), len(groups.x_of_q), Z)
     row.on[:] = True
     row.P[:] = _f(1)
     density = np.zeros((len(groups.level), row.e.shape[1]), _f)
-    out[first:last] = _f(1)
+    out[first:last] = _f(0)
+    least = np.exp(-_f(LIMIT))
     for at in range((last - first) * v.use.shape[1]):
         x, y = first + at // v.use.shape[1], at % v.use.shape[1]
         b, w, padded = load_data(v, g, x, y, row)
@@ -206,9 +211,11 @@ def _class_densities(first, last, v, channels, groups, g, out, logs):
             largest = _f(0)
             for k in range(p.shape[0]):
                 largest = max(largest, p[k, i])
-            logs[x] += row.top[i] + np.log(np.float64(largest))
+            base = max(p[reference, i], largest * least)
+            logs[x] += row.top[i] + np.log(np.float64(base))
             for k in range(p.shape[0]):
-                out[x, y, b + i, k] = p[k, i] / largest
+                out[x, y, b + i, k] = max(p[k, i], largest * least) / base
+            out[x, y, b + i, reference] = _f(1)
 
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)

@@ -1,0 +1,39 @@
+"""Settings of the algorithms, the paper's values by default; a setting that does not exist is an error."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Settings(BaseModel):
+    """Frozen, and closed to unknown names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Level(Settings):
+    """One resolution of the initial algorithm."""
+
+    spacing: float = Field(gt=0)  # mm
+    smoothing: float = Field(ge=0)  # mm, standard deviation of the Gaussian that blurs the atlas
+
+
+class GemConfig(Settings):
+    """Algorithm 2; what the paper does not print is from the code of Puonti et al. 2016, to which it refers."""
+
+    w: float = Field(0.1, gt=0, lt=1)  # fraction of the brain expected to be tumor, section 2.3.2
+    u: float = Field(0.5, gt=0, lt=1)  # fraction of tumor expected to be core, section 2.3.2
+    levels: tuple[Level, ...] = (Level(spacing=2, smoothing=2), Level(spacing=1, smoothing=0))
+    outer_iterations: int = Field(100, ge=1)  # per level
+    em_iterations: int = Field(100, ge=1)  # per outer iteration
+    deformation_steps: int = Field(20, ge=0)  # per outer iteration
+    tolerance: float = Field(1e-4, gt=0)  # nats per voxel, of an EM iteration and of an outer iteration
+    deformation_tolerance: float = Field(1e-3, ge=0)  # voxels
+    stiffness: float = Field(0.1, gt=0)  # of the mesh
+
+
+class GibbsConfig(Settings):
+    """Algorithm 1."""
+
+    burn_in: int = Field(200, ge=0)  # section 3.3
+    samples: int = Field(50, ge=1, le=255)  # section 3.3; votes are counted in bytes

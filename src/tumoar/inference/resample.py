@@ -1,0 +1,69 @@
+"""Values on one grid read at the voxels of another: the one place where images are interpolated.
+
+SimpleITK interpolates. Its physical space is only ever ours, so its axes are taken as RAS and no sign is
+turned on the way in or out. Interpolation is linear: positive values stay positive, nothing rings at an edge.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import SimpleITK as sitk  # noqa: N813
+
+from tumoar.image import FloatArray, Grid
+
+Matrix = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+IDENTITY = np.eye(4)
+
+
+def resample(
+    values: npt.NDArray[np.generic], grid: Grid, onto: Grid, to_source: Matrix = IDENTITY, fill: float = 0.0
+) -> npt.NDArray[np.float32]:
+    """Values of `grid` at the voxel centers of `onto`; `to_source` takes world `onto` to world `grid`."""
+    out = sitk.Resample(
+        to_itk(np.asarray(values, np.float32), grid),
+        onto.shape,
+        affine_transform(to_source),
+        sitk.sitkLinear,
+        onto.affine[:3, 3].tolist(),
+        onto.spacing.tolist(),
+        (onto.affine[:3, :3] / onto.spacing).ravel().tolist(),
+        fill,
+    )
+    return from_itk(out)
+
+
+def resample_valid(
+    values: npt.NDArray[np.generic], valid: Mask, grid: Grid, onto: Grid, to_source: Matrix = IDENTITY
+) -> tuple[npt.NDArray[np.float32], Mask]:
+    """Like `resample`, from valid voxels alone; valid where these carry at least half of the weight.
+
+    So neither padding nor the zeros around a skull-stripped brain leak into the values beside them.
+    """
+    weight = resample(valid, grid, onto, to_source)
+    total = resample(np.where(valid, values, 0), grid, onto, to_source)
+    is_valid = weight >= 0.5
+    return np.divide(total, weight, out=np.zeros_like(total), where=is_valid), is_valid
+
+
+def to_itk(values: npt.NDArray[np.generic], grid: Grid) -> sitk.Image:
+    """A SimpleITK image of the values, its physical space being our world."""
+    image = sitk.GetImageFromArray(np.ascontiguousarray(values.T))
+    image.SetSpacing(grid.spacing.tolist())
+    image.SetDirection((grid.affine[:3, :3] / grid.spacing).ravel().tolist())
+    image.SetOrigin(grid.affine[:3, 3].tolist())
+    return image
+
+
+def from_itk(image: sitk.Image) -> FloatArray:
+    """The values of a SimpleITK image, indexed [i, j, k]."""
+    return np.ascontiguousarray(sitk.GetArrayFromImage(image).T)
+
+
+def affine_transform(matrix: Matrix) -> sitk.AffineTransform:
+    """A 4x4 matrix as SimpleITK's transform."""
+    transform = sitk.AffineTransform(3)
+    transform.SetMatrix(matrix[:3, :3].ravel().tolist())
+    transform.SetTranslation(matrix[:3, 3].tolist())
+    return transform

@@ -19,7 +19,7 @@ class Level(Settings):
 
 
 class GemConfig(Settings):
-    """Algorithm 2; what the paper does not print is from the code of Puonti et al. 2016, to which it refers."""
+    """Algorithm 2; what the paper does not print is from the code of Puonti et al. 2016, which it follows."""
 
     w: float = Field(0.1, gt=0, lt=1)  # fraction of the brain expected to be tumor, section 2.3.2
     u: float = Field(0.5, gt=0, lt=1)  # fraction of tumor expected to be core, section 2.3.2

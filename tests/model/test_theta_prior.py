@@ -65,10 +65,10 @@ def test_only_the_first_component_of_core_is_constrained():
 
 def test_strengths_follow_section_3_3():
     labels = default_labels()
-    sums = np.arange(1.0, labels.K + 1) * 1000
+    sums = np.arange(1.0, labels.X + 1) * 1000
     expected = expected_voxels(labels, sums, {"core": 30_000.0, "edema": 60_000.0}, voxel_mm3=8.0)
     assert expected[labels.core] == 30_000 / 8
-    assert expected[labels.x_named("GWM")] == sums[labels.l("white matter")] + sums[labels.l("brainstem")]
+    assert expected[labels.x_named("GWM")] == sums[labels.x_named("GWM")]
     prior = theta_prior(labels, contrasts("T1c", "CT"), np.zeros(2), np.array([4.0, 9.0]), 2e6, expected)
     assert prior.alpha0 == 1 + 1e-4 * 2e6
     q = component("core")

@@ -83,13 +83,13 @@ def theta_prior(
 
 
 def expected_voxels(
-    labels: LabelTable, label_sums: Array, tumor_mm3: Mapping[str, float], voxel_mm3: float
+    labels: LabelTable, atlas_sums: Array, tumor_mm3: Mapping[str, float], voxel_mm3: float
 ) -> Array:
-    """(X,) I_x: Σ_i π_i from the atlas (`label_sums`, (K,)) for normal mixtures, trained sizes of tumor."""
-    I = np.bincount(labels.x_of_l, label_sums, minlength=labels.X)
+    """(X,) I_x: Σ_i π_i over the structures of a normal mixture (`atlas_sums`), trained volumes for tumor."""
+    I = np.array(atlas_sums, float)
     I[labels.core] = tumor_mm3["core"] / voxel_mm3
     I[labels.edema] = tumor_mm3["edema"] / voxel_mm3
-    return np.asarray(I)
+    return I
 
 
 def mean_constraints(labels: LabelTable, contrasts: Sequence[Contrast]) -> tuple[Array, Array]:

@@ -1,0 +1,196 @@
+"""Algorithm 2: θ and the node positions η at their most probable, under the simplified tumor prior."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.config import GemConfig
+from tumoar.image import Case, Grid
+from tumoar.inference.initialise import start_theta, tied, voxels_in_use
+from tumoar.labels import LabelTable
+from tumoar.model import deformation, joint
+from tumoar.model.atlas import Atlas, Placed, place, smooth
+from tumoar.model.conditionals import mode, update_theta
+from tumoar.model.gmm import Theta
+from tumoar.model.theta_prior import ThetaPrior, expected_voxels, theta_prior
+from tumoar.numerics import tetra
+from tumoar.numerics.lbfgs import Memory
+from tumoar.numerics.tetra_cost import merge_labels
+from tumoar.numerics.voxels import WITH_DATA, Groups, Volume
+
+Nodes = npt.NDArray[np.float64]
+Pi = npt.NDArray[np.float32]
+
+
+class Step(NamedTuple):
+    """One line of the convergence trace; the objective is in nats per modeled voxel, higher is better."""
+
+    level: int
+    outer: int
+    kind: str  # "theta" after an EM iteration, "nodes" after a deformation
+    objective: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The result: θ of the simplified model on `labels` (core tied), nodes in voxels of the case's grid."""
+
+    theta: Theta
+    nodes: Nodes
+    placed: Placed
+    labels: LabelTable
+    trace: tuple[Step, ...]
+
+
+class Scene(NamedTuple):
+    """What is fixed while θ and η are fitted at one level."""
+
+    volume: Volume
+    groups: Groups
+    prior: ThetaPrior
+    placed: Placed
+    alpha: npt.NDArray[np.float32]  # (V, C) node probabilities of classes of structures that share a mixture
+
+
+def fit(
+    case: Case, atlas: Atlas, affine: npt.ArrayLike, tumor_mm3: Mapping[str, float], config: GemConfig
+) -> Fit:
+    """Algorithm 2 from an affine placement of the atlas, coarse to fine; `tumor_mm3` of core and edema."""
+    *_, last = fits(case, atlas, affine, tumor_mm3, config)
+    return last
+
+
+def fits(
+    case: Case, atlas: Atlas, affine: npt.ArrayLike, tumor_mm3: Mapping[str, float], config: GemConfig
+) -> Iterator[Fit]:
+    """The same, giving the state after each outer iteration: for progress bars and checkpoints."""
+    atlas = replace(stripped(atlas) if case.skull_stripped else atlas, stiffness=config.stiffness)
+    fine = place(atlas, affine, case.grid)
+    nodes = fine.reference
+    theta, trace = None, []
+    for number, level in enumerate(config.levels):
+        factor = max(1, round(level.spacing / float(case.grid.spacing.mean())))
+        blurred = smooth(atlas, level.smoothing) if level.smoothing > 0 else atlas
+        placed = place(blurred, affine, coarse_grid(case.grid, factor))
+        eta = nodes / factor
+        scene, pi = _scene(case, factor, placed, eta, tumor_mm3, joint.Flat(config.w, config.u))
+        if theta is None:
+            theta = start_theta(
+                tied(atlas.labels), case.contrasts, scene.volume, pi, scene.groups, scene.prior
+            )
+        before, memory = -np.inf, Memory()
+        for outer in range(config.outer_iterations):
+            # The first fit of θ goes without bias fields: they would explain what is for the mesh to explain.
+            prior = scene.prior if number or outer else without_bias(scene.prior)
+            elastic = deformation.energy(placed, eta)[0] / count(scene.volume)
+            for step, objective in em(theta, scene.volume, pi, scene.groups, prior, config):
+                theta = step
+                trace.append(Step(number, outer, "theta", objective - elastic))
+            objective, eta, memory = _deformed(scene, theta, eta, memory, config)
+            trace.append(Step(number, outer, "nodes", objective))
+            nodes = eta * factor
+            yield Fit(theta, nodes, fine, tied(atlas.labels), tuple(trace))
+            if objective - before < config.tolerance:
+                break
+            before, pi = objective, class_pi(placed, eta, scene.alpha)
+
+
+def em(
+    theta: Theta, v: Volume, pi: Pi, groups: Groups, prior: ThetaPrior, config: GemConfig
+) -> Iterator[tuple[Theta, float]]:
+    """Appendix B for given π: θ, and the log posterior per voxel of the θ before it, until that rests."""
+    before = -np.inf
+    for _ in range(config.em_iterations):
+        moments, log_likelihood = joint.expect(v, pi, groups, theta)
+        objective = (log_likelihood + prior.log_prob(theta)) / count(v)
+        theta = update_theta(theta, moments, prior, mode)
+        yield theta, objective
+        if objective - before < config.tolerance:
+            return
+        before = objective
+
+
+def stripped(atlas: Atlas) -> Atlas:
+    """Structures outside the brain merged into the background: for skull-stripped images (section 4.2)."""
+    structures = atlas.labels.structures
+    outside = [s.name for s in structures if not s.in_brain]
+    alpha = np.zeros_like(atlas.alpha)
+    for k, target in enumerate(atlas.labels.merged(structures[atlas.background].name, outside)):
+        alpha[:, target] += atlas.alpha[:, k]
+    return replace(atlas, alpha=alpha)
+
+
+def without_bias(prior: ThetaPrior) -> ThetaPrior:
+    """The prior with all bias fields clamped."""
+    return replace(prior, has_bias=np.zeros_like(prior.has_bias))
+
+
+def coarse_grid(grid: Grid, factor: int) -> Grid:
+    """Every factor-th voxel along each axis, from the first."""
+    X, Y, Z = (-(-n // factor) for n in grid.shape)
+    return Grid((X, Y, Z), grid.affine @ np.diag([factor, factor, factor, 1.0]), grid.frame)
+
+
+def class_pi(placed: Placed, eta: Nodes, alpha: npt.NDArray[np.float32]) -> Pi:
+    """(X, Y, Z, C) prior probabilities of classes; the background's outside the mesh."""
+    background = int(joint.classes(placed.atlas.labels)[placed.atlas.background])
+    return tetra.rasterize(eta, placed.tetrahedra, alpha, placed.shape, background)
+
+
+def count(v: Volume) -> int:
+    """Voxels with data."""
+    return int((v.use == WITH_DATA).sum())
+
+
+def _scene(
+    case: Case, factor: int, placed: Placed, eta: Nodes, tumor_mm3: Mapping[str, float], flat: joint.Flat
+) -> tuple[Scene, Pi]:
+    """A level's data and prior, with hyperparameters from its own voxels; and its π at the start."""
+    labels = tied(placed.atlas.labels)
+    grid = coarse_grid(case.grid, factor)
+    columns = joint.classes(labels)
+    alpha = merge_labels(placed.atlas.alpha, columns)
+    pi = class_pi(placed, eta, alpha)
+    D = np.ascontiguousarray(case.D[:, ::factor, ::factor, ::factor])
+    brain = pi[..., np.unique(columns[labels.in_brain])].sum(-1)
+    use = voxels_in_use(D, pi[..., columns[placed.atlas.background]], brain, grid.spacing.tolist())
+    seen = D[:, use == WITH_DATA].astype(np.float64)
+    x_of_column = dict(zip(columns.tolist(), labels.x_of_l.tolist()))
+    sums = np.zeros(labels.X)
+    for column, total in enumerate(pi[use == WITH_DATA].sum(0, dtype=np.float64)):
+        sums[x_of_column[column]] += total
+    prior = theta_prior(
+        labels,
+        case.contrasts,
+        mean=seen.mean(1),
+        variance=seen.var(1),
+        voxels=seen.shape[1],
+        expected=expected_voxels(labels, sums, tumor_mm3, grid.voxel_volume),
+    )
+    return Scene(joint.volume(D, use), joint.compile_groups(labels, columns, flat), prior, placed, alpha), pi
+
+
+def _deformed(
+    scene: Scene, theta: Theta, eta: Nodes, memory: Memory, config: GemConfig
+) -> tuple[float, Nodes, Memory]:
+    """η ← argmax p(η | D, θ), a few steps of it; the objective there, and what the optimizer remembers."""
+    L = np.empty((*scene.placed.shape, scene.alpha.shape[1]), np.float32)
+    background = int(joint.classes(scene.placed.atlas.labels)[scene.placed.atlas.background])
+    offset = joint.class_likelihoods(scene.volume, scene.groups, theta, L, background)
+    result = deformation.fit(
+        scene.placed,
+        eta,
+        scene.alpha,
+        L,
+        background,
+        evaluations=max(1, config.deformation_steps),
+        tolerance=config.deformation_tolerance,
+        memory=memory,
+    )
+    objective = (offset - result.cost + scene.prior.log_prob(theta)) / count(scene.volume)
+    return objective, result.nodes, result.memory

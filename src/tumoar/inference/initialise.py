@@ -1,0 +1,118 @@
+"""Where the algorithms start: voxels to model, θ⁽⁰⁾ from the atlas, and the first labels of the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage
+
+from tumoar.contrasts import Contrast
+from tumoar.labels import LabelTable
+from tumoar.model import joint
+from tumoar.model.conditionals import Sigma_given
+from tumoar.model.gmm import Theta
+from tumoar.model.theta_prior import ThetaPrior
+from tumoar.numerics.distributions import ConstrainedNormal
+from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
+
+Array = npt.NDArray[np.floating]
+
+MARGIN = 10.0
+"""Millimeters of background modeled around the head, or around the brain where the skull is stripped."""
+
+
+def voxels_in_use(
+    D: Array, background: Array, brain: Array, spacing: Sequence[float]
+) -> npt.NDArray[np.uint8]:
+    """(X, Y, Z) how each voxel takes part: near the atlas' head, with data where every contrast has some.
+
+    `background` and `brain` (X, Y, Z) are prior probabilities. A voxel of the brain without data is labeled
+    by the prior alone; elsewhere it takes no part.
+    """
+    inside = ndimage.binary_fill_holes(background <= 0.5)
+    distance = ndimage.distance_transform_edt(~inside, sampling=spacing)
+    near = distance <= MARGIN
+    seen = np.isfinite(D).all(0)
+    use = np.where(near & seen, WITH_DATA, UNUSED)
+    return np.where(near & ~seen & (brain > 0.5), WITHOUT_DATA, use).astype(np.uint8)
+
+
+def tied(labels: LabelTable) -> LabelTable:
+    """The table with a single component for core, as the simplified model has it (section 3.3)."""
+    gmms = tuple(replace(g, components=1) if g.role == "core" else g for g in labels.gmms)
+    return replace(labels, gmms=gmms)
+
+
+def released(theta: Theta, few: LabelTable, labels: LabelTable) -> Theta:
+    """θ for the full table: components that were tied get the same values and equal weights.
+
+    Nothing breaks their symmetry but the first draw of t, and the constraints, which hold the first alone.
+    """
+    source = np.concatenate(
+        [np.arange(few.Q)[few.component_slice(x)].repeat(labels.G[x] // few.G[x]) for x in range(labels.X)]
+    )
+    share = (few.G / labels.G)[labels.x_of_component]
+    return Theta(theta.gamma[source] * share, theta.mu[source], theta.Sigma[source], theta.C)
+
+
+def start_theta(
+    labels: LabelTable,
+    contrasts: Sequence[Contrast],
+    v: Volume,
+    pi: Array,
+    groups: Groups,
+    prior: ThetaPrior,
+) -> Theta:
+    """θ⁽⁰⁾: mean and covariance of the data under each mixture's prior, its means spread over one deviation.
+
+    The G means of a mixture are the centers of G equal intervals of [m − σ, m + σ]. Tumor means are set off
+    from the mean of the brain by the distances of Table 4, in standard deviations of the brain.
+    """
+    Q, N = labels.Q, len(contrasts)
+    alike = Theta(
+        gamma=(1 / labels.G)[labels.x_of_component],
+        mu=np.tile(prior.mu0, (Q, 1)),
+        Sigma=np.tile(np.diag(1 / prior.precision), (Q, 1, 1)),
+        C=np.zeros((N, 4, 4, 4)),
+    )
+    moments, _ = joint.expect(v, pi, groups, alike)  # components all alike: memberships are the prior
+    n = np.maximum(moments.n, 1e-6)
+    mean = np.where(moments.n[:, None] > 1e-6, moments.d / n[:, None], prior.mu0)
+    Sigma = Sigma_given(replace(alike, mu=mean), moments, prior).mode()
+    deviation = np.sqrt(np.einsum("qnn->qn", Sigma))
+
+    mu = mean.copy()
+    for x in range(labels.X):
+        q, G = labels.component_slice(x), labels.G[x]
+        mu[q] += deviation[q] * ((2 * np.arange(G) + 1) / G - 1)[:, None]
+    for x, name in ((labels.core, "core"), (labels.edema, "edema")):
+        q = labels.component_slice(x)
+        for c, contrast in enumerate(contrasts):
+            if (
+                contrast.tumor_start is not None
+            ):  # mean and deviation are the brain's, as is the prior of tumor
+                mu[q, c] = mean[q, c] + contrast.tumor_start[name] * deviation[q, c]
+    return replace(alike, mu=_feasible(mu, Sigma, n, prior), Sigma=Sigma)
+
+
+def start_labels(labels: joint.Labels, rng: np.random.Generator) -> joint.Labels:
+    """A fifth of the edema, chosen at random, turned into core (section 3.3)."""
+    edema = np.flatnonzero((labels.z == 1) & (labels.y == 0))
+    turned = rng.choice(edema, len(edema) // 5, replace=False)
+    y = labels.y.copy()
+    y.ravel()[turned] = 1
+    return joint.Labels(labels.l, labels.z, y)
+
+
+def _feasible(mu: Array, Sigma: Array, n: Array, prior: ThetaPrior) -> Array:
+    """The nearest means within the constraints, where a component with much prior mass moves least."""
+    Q, N = mu.shape
+    P = np.zeros((Q, N, Q, N))
+    q = np.arange(Q)
+    P[q, :, q, :] = n[:, None, None] * np.linalg.inv(Sigma) + np.diag(prior.precision)
+    flat = P.reshape(Q * N, Q * N)
+    nearest = ConstrainedNormal(flat, flat @ mu.ravel(), prior.A, prior.b, start=mu.ravel()).mode()
+    return nearest.reshape(Q, N)

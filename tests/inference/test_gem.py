@@ -1,0 +1,157 @@
+"""Algorithm 2 on a small head: it never goes down, and it finds what was put there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import small_head
+
+from tumoar.config import GemConfig, Level
+from tumoar.inference import gem, initialise
+from tumoar.model import joint
+from tumoar.model.atlas import pi
+
+LABELS = small_head.LABELS
+QUICK = GemConfig(outer_iterations=6, em_iterations=20)
+
+
+@pytest.fixture(scope="module")
+def shifted() -> tuple[small_head.Case, gem.Fit]:
+    """A head moved by 2 mm against its atlas, with a bias field in the first contrast."""
+    case = small_head.case(shift=(1.5, -1.0, 1.0), bias=0.15)
+    return case, gem.fit(case, small_head.atlas(), np.eye(4), small_head.TUMOR_MM3, QUICK)
+
+
+def test_the_objective_never_falls(shifted):
+    _, fit = shifted
+    for level in range(2):
+        values = [s.objective for s in fit.trace if s.level == level]
+        assert len(values) > 3
+        assert np.diff(values).min() > -2e-6  # single precision per voxel
+
+
+def test_mesh_means_and_tumor_are_found(shifted):
+    case, fit = shifted
+    truth_l, truth_z, truth_y = small_head.truth((1.5, -1.0, 1.0))
+    flat = joint.compile_groups(fit.labels, flat=joint.Flat())
+    label_pi = pi(fit.placed, fit.nodes)
+    use = np.ones(case.grid.shape, np.uint8)
+    labels = joint.most_probable(joint.volume(case.D, use), label_pi, flat, fit.theta)
+    for name in ("white matter", "gray matter", "CSF"):
+        k = LABELS.l(name)
+        where = truth_z == 0
+        assert small_head.dice((labels.l == k) & where, (truth_l == k) & where) > 0.93
+    assert small_head.dice(labels.z == 1, truth_z == 1) > 0.9
+    assert small_head.dice(labels.y == 1, truth_y == 1) > 0.85
+    start = pi(fit.placed, fit.placed.reference)
+    true_prior = np.take_along_axis(label_pi, truth_l[..., None].astype(int), -1)[..., 0]
+    old_prior = np.take_along_axis(start, truth_l[..., None].astype(int), -1)[..., 0]
+    assert np.log(true_prior + 1e-3).mean() > np.log(old_prior + 1e-3).mean() + 0.02  # the mesh followed
+    for name in ("GWM", "GGM", "edema", "core"):
+        q = fit.labels.component_slice(fit.labels.x_named(name)).start
+        np.testing.assert_allclose(fit.theta.mu[q], small_head.MEANS[name], atol=0.12)
+
+
+def test_bias_field_is_recovered(shifted):
+    _, fit = shifted
+    assert fit.theta.C[0, 1, 0, 0] == pytest.approx(0.15, abs=0.02)
+    assert abs(fit.theta.C[1, 1, 0, 0]) < 0.02
+
+
+def test_a_healthy_head_has_hardly_any_tumor():
+    case = small_head.case(tumor=False)
+    config = replace_levels(QUICK)
+    fit = gem.fit(case, small_head.atlas(), np.eye(4), small_head.TUMOR_MM3, config)
+    flat = joint.compile_groups(fit.labels, flat=joint.Flat())
+    v = joint.volume(case.D, np.ones(case.grid.shape, np.uint8))
+    labels = joint.most_probable(v, pi(fit.placed, fit.nodes), flat, fit.theta)
+    assert labels.z.sum() < 0.01 * (small_head.truth()[0] > 0).sum()
+
+
+def replace_levels(config: GemConfig) -> GemConfig:
+    return config.model_copy(update={"levels": (Level(spacing=2, smoothing=2),), "outer_iterations": 2})
+
+
+def test_skull_stripped_atlas_keeps_only_brain_and_background():
+    stripped = gem.stripped(small_head.atlas())
+    outside = ~LABELS.in_brain
+    outside[stripped.background] = False
+    assert not stripped.alpha[:, outside].any()
+    np.testing.assert_allclose(stripped.alpha.sum(1), 1, atol=1e-6)
+
+
+def test_unknown_settings_are_errors():
+    with pytest.raises(ValueError, match="burnin"):
+        GemConfig(burnin=3)
+
+
+def scene():
+    case = small_head.case()
+    placed = gem.place(small_head.atlas(), np.eye(4), case.grid)
+    return case, *gem._scene(case, 1, placed, placed.reference, small_head.TUMOR_MM3, joint.Flat())
+
+
+def test_theta_starts_from_the_atlas_within_the_constraints():
+    case, scene_, class_pi = scene()
+    few = initialise.tied(LABELS)
+    theta = initialise.start_theta(few, case.contrasts, scene_.volume, class_pi, scene_.groups, scene_.prior)
+    assert (scene_.prior.A @ theta.mu.ravel() <= scene_.prior.b + 1e-9).all()
+    columns = joint.classes(few)
+    w = class_pi[..., columns[few.l("white matter")]].ravel().astype(float)
+    mean = (case.D.reshape(2, -1) * w).sum(1) / w.sum()
+    q = few.component_slice(few.x_named("GWM")).start
+    np.testing.assert_allclose(theta.mu[q], mean, atol=0.05)
+    background = few.component_slice(few.x_named("background"))
+    steps = np.diff(theta.mu[background], axis=0)
+    np.testing.assert_allclose(steps[0], steps[1])  # equal intervals
+    assert (steps > 0).all()
+    brain = class_pi[..., np.unique(columns[few.in_brain])].sum(-1).ravel().astype(float)
+    m = (case.D.reshape(2, -1) * brain).sum(1) / brain.sum()
+    s = np.sqrt(((case.D.reshape(2, -1) - m[:, None]) ** 2 * brain).sum(1) / brain.sum())
+    core = few.component_slice(few.core).start
+    # 1.5 deviations above the brain in T1c, 1 in FLAIR; the prior scatter takes a little off the deviation
+    np.testing.assert_allclose(theta.mu[core], m + np.array([1.5, 1.0]) * s, atol=0.15 * s.max())
+
+
+def test_releasing_the_core_changes_no_likelihood():
+    case, scene_, class_pi = scene()
+    few = initialise.tied(LABELS)
+    assert few.Q == 19
+    theta = initialise.start_theta(few, case.contrasts, scene_.volume, class_pi, scene_.groups, scene_.prior)
+    full = initialise.released(theta, few, LABELS)
+    assert full.Q == 21
+    np.testing.assert_allclose(full.gamma[LABELS.component_slice(LABELS.core)], 1 / 3)
+    columns = joint.classes(LABELS)
+    groups = joint.compile_groups(LABELS, columns, joint.Flat())
+    before = joint.expect(scene_.volume, class_pi, scene_.groups, theta)[1]
+    assert joint.expect(scene_.volume, class_pi, groups, full)[1] == pytest.approx(before, rel=1e-6)
+
+
+def test_a_fifth_of_the_edema_becomes_core():
+    z = np.zeros((4, 5, 6), np.uint8)
+    z.ravel()[:57] = 1
+    y = np.zeros_like(z)
+    y.ravel()[:10] = 1
+    before = joint.Labels(np.ones_like(z), z, y)
+    after = initialise.start_labels(before, np.random.default_rng(0))
+    assert after.y.sum() == 10 + 47 // 5
+    assert (after.y[y == 1] == 1).all()
+    assert (after.z == z).all()
+    assert (after.y <= after.z).all()
+
+
+def test_empty_tumor_is_a_legitimate_start():
+    zero = np.zeros((3, 3, 3), np.uint8)
+    assert not initialise.start_labels(joint.Labels(zero, zero, zero), np.random.default_rng(0)).y.any()
+
+
+def test_voxels_without_data_take_part_only_in_the_brain():
+    D = np.zeros((1, 40, 5, 5), np.float32)
+    D[0, [8, 30], 2, 2] = np.nan
+    background = np.ones((40, 5, 5))
+    background[5:12] = 0
+    use = initialise.voxels_in_use(D, background, 1 - background, (1.0, 1.0, 1.0))
+    assert use[8, 2, 2] == 2
+    assert use[30, 2, 2] == 0
+    assert use[21, 0, 0] == 1  # ten millimeters of margin
+    assert use[22, 0, 0] == 0

@@ -42,7 +42,7 @@ def test_the_memory_carries_over():
 
 
 def test_costs_never_rise_and_no_coordinate_moves_beyond_the_radius():
-    nodes, tetrahedra, rng = mesh(2)
+    nodes, tetrahedra, _ = mesh(2)
     trace = []
 
     def cost(x):

@@ -1,9 +1,9 @@
-"""Limited-memory BFGS for the nodes of a mesh: preconditioned, with a step limit per node and a guard on volumes.
+"""Limited-memory BFGS for the nodes of a mesh: preconditioned, with a trust radius and a guard at each node.
 
-In a mesh of 10^5 nodes one nearly flat tetrahedron would throttle a global step length, and the curvature differs
-by orders of magnitude between nodes. So the initial inverse Hessian is a diagonal given by the caller, every node
-has its own trust radius, and nodes whose tetrahedra would lose too much volume take half steps; what is left is a
-descent direction for which the full step usually passes Armijo's test.
+In a mesh of 10^5 nodes one nearly flat tetrahedron would throttle a global step length, and the curvature
+differs by orders of magnitude between nodes. So the initial inverse Hessian is a diagonal given by the
+caller, every node has its own trust radius, and nodes whose tetrahedra would lose too much volume take half
+steps; what is left is a descent direction for which the full step usually passes Armijo's test.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEMORY = 12
 
 @dataclass(frozen=True)
 class Memory:
-    """Pairs (s, y) of steps and gradient changes, oldest first; a value that can be carried to the next call."""
+    """Pairs (s, y) of steps and gradient changes, oldest first; a value to carry to the next call."""
 
     pairs: tuple[tuple[Nodes, Nodes], ...] = ()
 
@@ -37,7 +37,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Fit:
-    """Where a minimization stands: nodes, cost and gradient there, memory, evaluations used, and why it ended."""
+    """Where a minimization ended: nodes, cost and gradient there, memory, evaluations used."""
 
     nodes: Nodes
     cost: float
@@ -80,8 +80,9 @@ def minimize(
     """Lower `cost` from `nodes` (V, 3), with at most this many evaluations of it.
 
     `cost` returns +inf for folded meshes, which are never accepted. `diagonal` (V, 3) > 0 approximates the
-    Hessian's diagonal. No coordinate moves more than `radius` per iteration, and no tetrahedron keeps less than
-    `fraction` of its volume. Converged when no node moves more than `tolerance`, or no descent is left.
+    Hessian's diagonal. In one iteration no coordinate moves more than `radius`, and the guard sees to it that
+    tetrahedra keep a `fraction` of their volume. Converged when no coordinate moves more than `tolerance`, or
+    no descent is left.
     """
     if not (diagonal > 0.0).all():
         raise ValueError(f"diagonal must be positive, got a smallest value of {diagonal.min()}")
@@ -102,7 +103,7 @@ def minimize(
             while not accepted and used < evaluations and length > 1e-4:
                 new_value, new_gradient = cost(nodes + length * step)
                 used += 1
-                accepted = new_value <= value + 1e-4 * length * slope
+                accepted = bool(new_value <= value + 1e-4 * length * slope)
                 if not accepted:
                     length *= 0.4
         if not accepted:

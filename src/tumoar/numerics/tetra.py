@@ -12,12 +12,13 @@ row by row, a row being the voxels (i, j, :) along the last, contiguous axis:
             for k in range(lo, hi):
                 ...                                    # barycentric coordinate w is q[w] . (i, j, k, 1)
 
-Ownership. Every voxel center inside the hull belongs to exactly one tetrahedron, so tetrahedra can be visited
-in any order and on any thread. A center x belongs to the tetrahedron that contains x shifted by an infinitesimal
-(e1, e2, e3) with 0 < e1 << e2 << e3: no shifted center lies on a face, hence the owner is unique, and the hull
-is closed at its lower faces and open at its upper ones. The side of a face on which x lies is the sign of a 3x3
-determinant. It is taken from floating point where rounding cannot matter, and computed exactly otherwise; being
-exact, it is the same seen from both tetrahedra of the face. Two provisions make exactness cheap:
+Ownership. Every voxel center inside the hull belongs to exactly one tetrahedron, so tetrahedra can be
+visited in any order and on any thread. A center x belongs to the tetrahedron that contains x shifted by an
+infinitesimal (e1, e2, e3) with 0 < e1 << e2 << e3: no shifted center lies on a face, hence the owner is
+unique, and the hull is closed at its lower faces and open at its upper ones. The side of a face on which x
+lies is the sign of a 3x3 determinant. It is taken from floating point where rounding cannot matter, and
+computed exactly otherwise; being exact, it is the same seen from both tetrahedra of the face. Two
+provisions make exactness cheap:
 
 * Nodes are rounded to multiples of 2^-40 voxel: differences of coordinates are exact (below 4096 voxels).
 * On a coarse dyadic lattice (multiples of 1/256), where ties abound, floating point is exact already.
@@ -25,12 +26,17 @@ exact, it is the same seen from both tetrahedra of the face. Two provisions make
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 BLOCK = 256
 """Tetrahedra per parallel unit of work; fixed, so that results do not depend on the number of threads."""
+
+PLAIN: tuple[Literal["C_CONTIGUOUS", "WRITEABLE"], ...] = ("C_CONTIGUOUS", "WRITEABLE")
+"""What kernels ask of arrays, so that they are compiled once."""
 
 _GRAIN = 2.0**-40
 _COARSE = 2.0**-8
@@ -254,6 +260,13 @@ def _compare_products(a, b, c, d):
 # ---- whole meshes ------------------------------------------------------------------------------------------
 
 
+def plain(
+    nodes: npt.NDArray[np.float64], tetrahedra: npt.NDArray[np.integer]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
+    """The mesh as kernels take it, so that they are compiled once: frozen arrays are copied."""
+    return np.require(nodes, np.float64, PLAIN), np.require(tetrahedra, np.int32, PLAIN)
+
+
 def volumes(nodes: npt.NDArray[np.float64], tetrahedra: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
     """(T,) signed volumes in cubic voxels."""
     p = nodes[tetrahedra]
@@ -279,7 +292,7 @@ def _owners_and_counts(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     out = np.full(shape, -1, np.int32)
     counts = np.zeros(len(tetrahedra), np.int64)
-    _require_unfolded(_owners(nodes, tetrahedra, out, counts))
+    _require_unfolded(_owners(*plain(nodes, tetrahedra), out, counts))
     return out, counts
 
 
@@ -292,12 +305,13 @@ def rasterize(
 ) -> npt.NDArray[np.float32]:
     """(X, Y, Z, K) node values alpha (V, K) interpolated linearly at every voxel center.
 
-    Rounding takes no value below the smallest of alpha. Voxels outside the hull get 1 in column `outside` and 0
-    elsewhere; `owners` tells which they are.
+    Rounding takes no value below the smallest of alpha. Voxels outside the hull get 1 in column `outside` and
+    0 elsewhere; `owners` tells which they are.
     """
+    alpha = np.require(alpha, np.float32, PLAIN)
     out = np.empty((*shape, alpha.shape[1]), np.float32)
     covered = np.zeros(shape, np.bool_)
-    _require_unfolded(_rasterize(nodes, tetrahedra, alpha, alpha.min(), out, covered))
+    _require_unfolded(_rasterize(*plain(nodes, tetrahedra), alpha, alpha.min(), out, covered))
     _fill_outside(out, covered, outside)
     return out
 

@@ -1,12 +1,12 @@
 """The data term of a mesh: -sum_i log sum_c L_i(c) pi_i(c), its gradient and Fisher information in the nodes.
 
-pi_i(c) interpolates the node values alpha (V, C) linearly, as in `tetra.rasterize`; L (X, Y, Z, C) float32 holds
-each voxel's likelihoods up to a factor per voxel (`likelihood_ratios`). A voxel whose row of L is all zero is not
-looked at. A voxel whose row is not, but for which the sum is zero, is impossible: the cost is +inf; there is no
-floor that would hide it.
+pi_i(c) interpolates the node values alpha (V, C) linearly, as in `tetra.rasterize`; L (X, Y, Z, C) float32
+holds each voxel's likelihoods up to a factor per voxel (`likelihood_ratios`). A voxel whose row of L is all
+zero is not looked at. A voxel whose row is not, but for which the sum is zero, is impossible: the cost is
++inf; no floor hides it.
 
-With barycentric coordinates b_w, f_w(i) = sum_c L_i(c) alpha[w, c] and S_i = sum_w b_w(i) f_w(i), moving corner v
-of the owning tetrahedron changes b_w by -b_v grad b_w, hence
+With barycentric coordinates b_w, f_w(i) = sum_c L_i(c) alpha[w, c] and S_i = sum_w b_w(i) f_w(i), moving
+corner v of the owning tetrahedron changes b_w by -b_v grad b_w, hence
 
     d(-log S_i) / d x_v = b_v(i) sum_w f_w(i) / S_i grad b_w,
 
@@ -22,14 +22,14 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.tetra import BLOCK, extent, run, scratch, setup
+from tumoar.numerics.tetra import BLOCK, PLAIN, extent, plain, run, scratch, setup
 
 Nodes = npt.NDArray[np.float64]
 Tetrahedra = npt.NDArray[np.integer]
 PerCorner = npt.NDArray[np.float64]
 
 LIMIT = 80.0
-"""Nats by which a stored likelihood may differ from the reference class: what float32 holds with room for sums."""
+"""Nats by which a likelihood may differ from the reference class: what float32 holds with room for sums."""
 
 # nan and inf keep their meaning; sums may be contracted.
 _FLAGS = {"contract", "nsz"}
@@ -58,7 +58,7 @@ def gather(per_corner: PerCorner, at: Incidence) -> npt.NDArray[np.float64]:
 
 
 def merge_labels(alpha: npt.NDArray[np.float32], into: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-    """(V, C) node values with the columns of one class added up; `into` (K,) gives the class of each column."""
+    """(V, C) node values with the columns of each class added up; `into` (K,) is the class of a column."""
     out = np.zeros((len(alpha), int(into.max()) + 1), np.float32)
     for k, c in enumerate(into):
         out[:, c] += alpha[:, k]
@@ -89,11 +89,11 @@ def data_cost(
 ) -> tuple[float, PerCorner]:
     """Cost and its gradient per corner (T, 4, 3); +inf where a tetrahedron is folded or a voxel impossible.
 
-    If `reference` is a class and L relative to it, tetrahedra that are certain of it cost nothing and are skipped.
+    If `reference` is a class and L relative to it, tetrahedra certain of it cost nothing and are skipped.
     """
-    _require_classes(alpha, L)
+    alpha, L = _classes(alpha, L)
     gradient = np.zeros((len(tetrahedra), 4, 3))
-    cost = _data_cost(nodes, tetrahedra, alpha, L, reference, gradient)
+    cost = _data_cost(*plain(nodes, tetrahedra), alpha, L, reference, gradient)
     return float(cost.sum()), gradient
 
 
@@ -104,16 +104,20 @@ def data_fisher(
     L: npt.NDArray[np.float32],
     reference: int = -1,
 ) -> PerCorner:
-    """(T, 4, 3) sums over voxels of the squared gradient: the diagonal of the empirical Fisher information."""
-    _require_classes(alpha, L)
+    """(T, 4, 3) sums over voxels of the squared gradient: the diagonal of the empirical Fisher matrix."""
+    alpha, L = _classes(alpha, L)
     out = np.zeros((len(tetrahedra), 4, 3))
-    _data_fisher(nodes, tetrahedra, alpha, L, reference, out)
+    _data_fisher(*plain(nodes, tetrahedra), alpha, L, reference, out)
     return out
 
 
-def _require_classes(alpha: npt.NDArray[np.float32], L: npt.NDArray[np.float32]) -> None:
+def _classes(
+    alpha: npt.NDArray[np.float32], L: npt.NDArray[np.float32]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Both as the kernels take them."""
     if L.ndim != 4 or L.shape[3] != alpha.shape[1]:
         raise ValueError(f"L must be (X, Y, Z, {alpha.shape[1]}) for these node values, got {L.shape}")
+    return np.require(alpha, np.float32, PLAIN), np.require(L, np.float32, PLAIN)
 
 
 @nb.njit(cache=True)
@@ -132,10 +136,7 @@ def _present(alpha, corners, A, present):
 
 @nb.njit(cache=True)
 def _masked(row):
-    for c in range(len(row)):
-        if row[c] != 0.0:
-            return False
-    return True
+    return not np.any(row)
 
 
 @nb.njit(parallel=True, cache=True, error_model="numpy", fastmath=_FLAGS)

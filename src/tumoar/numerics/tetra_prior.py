@@ -13,7 +13,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.tetra import BLOCK
+from tumoar.numerics.tetra import BLOCK, plain
 
 Nodes = npt.NDArray[np.float64]
 Tetrahedra = npt.NDArray[np.integer]
@@ -24,19 +24,22 @@ def elastic_energy(
     nodes: Nodes, reference: Nodes, tetrahedra: Tetrahedra, stiffness: float
 ) -> tuple[float, PerCorner]:
     """Energy and its gradient per corner (T, 4, 3); +inf and a meaningless gradient where folded."""
+    nodes, tetrahedra = plain(nodes, tetrahedra)
+    reference, _ = plain(reference, tetrahedra)
     gradient = np.zeros((len(tetrahedra), 4, 3))
     return float(_elastic_energy(nodes, reference, tetrahedra, stiffness, gradient).sum()), gradient
 
 
 def elastic_curvature(reference: Nodes, tetrahedra: Tetrahedra, stiffness: float) -> PerCorner:
-    """(T, 4, 3) diagonal of the Hessian of the energy at rest: 8 stiffness V (|g|^2 + g_d^2), g = grad b_w."""
+    """(T, 4, 3) diagonal of the energy's Hessian at rest: 8 stiffness V (|g|^2 + g_d^2), g = grad b_w."""
     out = np.empty((len(tetrahedra), 4, 3))
-    _elastic_curvature(reference, tetrahedra, stiffness, out)
+    _elastic_curvature(*plain(reference, tetrahedra), stiffness, out)
     return out
 
 
 def shorten(nodes: Nodes, step: Nodes, tetrahedra: Tetrahedra, fraction: float, rounds: int = 8) -> Nodes:
-    """The step, halved (repeatedly) at the nodes of tetrahedra it would leave less than a fraction of volume."""
+    """The step, halved and halved at the nodes of tetrahedra that would keep less than a fraction of volume."""
+    nodes, tetrahedra = plain(nodes, tetrahedra)
     scale = np.ones(len(nodes))
     for _ in range(rounds):
         shrunk = _shrunk(nodes, step, scale, tetrahedra, fraction)

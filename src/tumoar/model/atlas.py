@@ -1,0 +1,183 @@
+"""The mesh atlas (section 2.1.2): nodes with label probabilities, and the atlas placed on an image grid.
+
+An `Atlas` lives in its own world (RAS millimeters); its hull is a box along the world axes. `place` maps it
+by an affine into the voxel coordinates of a grid, where it deforms: eta, the paper's node positions, are
+nodes (V, 3) of a `Placed` atlas, and pi_i(k | eta) interpolates the node probabilities linearly inside each
+tetrahedron.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from tumoar.image import Grid
+from tumoar.labels import LabelTable
+from tumoar.numerics import tetra, tetra_cost
+
+_ON_FACE = 1e-3
+"""Millimeters from the box within which a node counts as lying on its face."""
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """Reference nodes (V, 3), tetrahedra (T, 4) of positive volume, probabilities alpha (V, K) of K labels."""
+
+    nodes: npt.NDArray[np.float64]
+    tetrahedra: npt.NDArray[np.int32]
+    alpha: npt.NDArray[np.float32]
+    labels: LabelTable
+    stiffness: float = 0.1
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        nodes = np.array(self.nodes, np.float64)
+        tetrahedra = np.array(self.tetrahedra, np.int32)
+        alpha = np.array(self.alpha, np.float32)
+        V, K = len(nodes), self.labels.K
+        if nodes.ndim != 2 or nodes.shape[1] != 3 or not np.isfinite(nodes).all():
+            raise ValueError(f"nodes must be finite and (V, 3), got {nodes.shape}")
+        if tetrahedra.ndim != 2 or tetrahedra.shape[1] != 4 or len(tetrahedra) == 0:
+            raise ValueError(f"tetrahedra must be (T, 4), got {tetrahedra.shape}")
+        if not np.array_equal(np.unique(tetrahedra), np.arange(V)):
+            raise ValueError(f"tetrahedra must use each of the {V} nodes and no other")
+        if not (tetra.volumes(nodes, tetrahedra) > 0).all():
+            raise ValueError("tetrahedra must have positive volume, got a folded or flat one")
+        if alpha.shape != (V, K) or not np.isfinite(alpha).all():
+            raise ValueError(f"alpha must be finite and {(V, K)}, got {alpha.shape}")
+        if alpha.min() < 0 or np.abs(alpha.sum(1, dtype=float) - 1).max() > 1e-5:
+            raise ValueError("alpha must be probabilities that add up to 1 at each node")
+        if not 0 < self.stiffness < np.inf:
+            raise ValueError(f"stiffness must be positive, got {self.stiffness}")
+        for name, array in (("nodes", nodes), ("tetrahedra", tetrahedra), ("alpha", alpha)):
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        object.__setattr__(self, "stiffness", float(self.stiffness))
+        object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
+
+    @cached_property
+    def box(self) -> npt.NDArray[np.float64]:
+        """(2, 3) lowest and highest corner of the hull, mm."""
+        return np.stack([self.nodes.min(0), self.nodes.max(0)])
+
+    @cached_property
+    def held(self) -> npt.NDArray[np.bool_]:
+        """(V, 3) True where a node lies on a face of the box and may not move along that axis."""
+        return np.any(np.abs(self.nodes[:, None] - self.box) < _ON_FACE, axis=1)
+
+    @cached_property
+    def background(self) -> int:
+        """Position of the label that fills space outside the hull."""
+        return int(np.flatnonzero(self.labels.indices == 0)[0])
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An atlas on a grid: reference nodes in voxel coordinates after the affine, and where nodes may go.
+
+    `allowed` (8, 3, 3) are projectors onto the directions open to a node of each kind; kind (V,) is the sum
+    of 1, 2 and 4 for the atlas axes along which it is held.
+    """
+
+    atlas: Atlas
+    shape: tuple[int, int, int]
+    reference: npt.NDArray[np.float64]
+    tetrahedra: npt.NDArray[np.int32]
+    kind: npt.NDArray[np.uint8]
+    allowed: npt.NDArray[np.float64]
+
+    @cached_property
+    def incidence(self) -> tetra_cost.Incidence:
+        """The corners that meet at each node."""
+        return tetra_cost.incidence(self.tetrahedra, len(self.reference))
+
+
+def place(atlas: Atlas, affine: npt.ArrayLike, grid: Grid) -> Placed:
+    """The atlas on a grid; `affine` (4, 4) takes the atlas world to the world of the grid."""
+    to_voxel = grid.inverse @ np.asarray(affine, float)
+    M = to_voxel[:3, :3]
+    mirrored = np.linalg.det(M) < 0
+    order = [1, 0, 2, 3] if mirrored else [0, 1, 2, 3]
+    return Placed(
+        atlas=atlas,
+        shape=grid.shape,
+        reference=atlas.nodes @ M.T + to_voxel[:3, 3],
+        tetrahedra=np.ascontiguousarray(atlas.tetrahedra[:, order]),
+        kind=(atlas.held @ [1, 2, 4]).astype(np.uint8),
+        allowed=np.stack([_projector(M[:, [d for d in range(3) if not kind >> d & 1]]) for kind in range(8)]),
+    )
+
+
+def project(placed: Placed, vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """(V, 3) vectors without their forbidden parts: a node on a face of the atlas box slides in that face."""
+    out = vectors.copy()
+    fixed = np.flatnonzero(placed.kind)
+    out[fixed] = np.einsum("vij,vj->vi", placed.allowed[placed.kind[fixed]], vectors[fixed])
+    return out
+
+
+def pi(placed: Placed, nodes: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """(X, Y, Z, K) label probabilities pi_i(k | eta); background outside the mesh."""
+    atlas = placed.atlas
+    return tetra.rasterize(nodes, placed.tetrahedra, atlas.alpha, placed.shape, atlas.background)
+
+
+def smooth(atlas: Atlas, sigma: float, steps: int = 4) -> Atlas:
+    """The atlas with node probabilities blurred by a Gaussian of this standard deviation (mm).
+
+    Solves the heat equation on the mesh with linear elements, up to time sigma^2 / 2, in implicit steps.
+    """
+    stiffness, mass = _heat_matrices(atlas.nodes, atlas.tetrahedra)
+    system = (sparse.diags(mass) + sigma**2 / (2 * steps) * stiffness).tocsr()
+    alpha = atlas.alpha.astype(np.float64)
+    preconditioner = sparse.diags(1 / system.diagonal())
+    for _ in range(steps):
+        columns = [
+            sparse.linalg.cg(system, mass * a, x0=a, rtol=1e-6, M=preconditioner)[0] if a.any() else a
+            for a in alpha.T
+        ]
+        alpha = np.stack(columns, 1)
+    alpha = np.maximum(alpha, 0)  # obtuse elements undershoot a little
+    alpha[alpha < 1e-6] = 0.0
+    return replace(atlas, alpha=alpha / alpha.sum(1, keepdims=True))
+
+
+def mirror(atlas: Atlas) -> Atlas:
+    """The mirror image x -> -x: left and right labels change places."""
+    return replace(
+        atlas,
+        nodes=atlas.nodes * [-1, 1, 1],
+        tetrahedra=atlas.tetrahedra[:, [1, 0, 2, 3]],
+        alpha=atlas.alpha[:, atlas.labels.mirrored],
+    )
+
+
+def _projector(directions: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """(3, 3) orthogonal projection onto the span of the columns."""
+    Q = np.linalg.qr(directions)[0]
+    return Q @ Q.T
+
+
+def _heat_matrices(
+    nodes: npt.NDArray[np.float64], tetrahedra: npt.NDArray[np.integer]
+) -> tuple[sparse.csr_matrix, npt.NDArray[np.float64]]:
+    """Stiffness (V, V) and lumped mass (V,) of linear elements."""
+    p = nodes[tetrahedra]
+    inverse = np.linalg.inv(p[:, 1:] - p[:, :1])  # columns are the gradients of b_1, b_2, b_3
+    G = np.concatenate([-inverse.sum(2, keepdims=True), inverse], 2)
+    volume = tetra.volumes(nodes, tetrahedra)
+    local = np.einsum("tdv,tdw,t->tvw", G, G, volume)
+    rows = np.repeat(tetrahedra, 4, axis=1).ravel()
+    columns = np.tile(tetrahedra, (1, 4)).ravel()
+    V = len(nodes)
+    stiffness = sparse.csr_matrix((local.ravel(), (rows, columns)), (V, V))
+    mass = np.zeros(V)
+    np.add.at(mass, tetrahedra, volume[:, None] / 4)
+    return stiffness, mass

@@ -1,0 +1,92 @@
+"""The deformation prior p(eta) and the fit of node positions to likelihoods (sections 2.1.2 and 2.3.2).
+
+-log p(eta) sums K V (1 + det J) (tr J'J + tr (J'J)^-1 - 6) over tetrahedra, V in voxels of the grid, so
+that the stiffness K keeps its balance with the data term at every resolution; it is +inf for a folded mesh.
+Nodes on the faces of the atlas box slide in them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.model.atlas import Placed, project
+from tumoar.numerics import lbfgs, tetra_cost, tetra_prior
+
+Nodes = npt.NDArray[np.float64]
+
+
+def energy(placed: Placed, nodes: Nodes) -> tuple[float, Nodes]:
+    """-log p(eta) and its gradient (V, 3) along the directions open to each node."""
+    value, shares = tetra_prior.elastic_energy(
+        nodes, placed.reference, placed.tetrahedra, placed.atlas.stiffness
+    )
+    return value, project(placed, tetra_cost.gather(shares, placed.incidence))
+
+
+def cost(
+    placed: Placed,
+    nodes: Nodes,
+    alpha: npt.NDArray[np.float32],
+    L: npt.NDArray[np.float32],
+    reference: int = -1,
+) -> tuple[float, Nodes]:
+    """-log p(eta) - sum_i log sum_c L_i(c) pi_i(c | eta), and its gradient (V, 3) along open directions.
+
+    `alpha` (V, C) holds the atlas' node probabilities of the classes c; L and `reference` are as in
+    `tetra_cost.data_cost`.
+    """
+    elastic, pull = tetra_prior.elastic_energy(
+        nodes, placed.reference, placed.tetrahedra, placed.atlas.stiffness
+    )
+    if not np.isfinite(elastic):
+        return np.inf, np.zeros_like(nodes)
+    data, shares = tetra_cost.data_cost(nodes, placed.tetrahedra, alpha, L, reference)
+    shares += pull
+    return data + elastic, project(placed, tetra_cost.gather(shares, placed.incidence))
+
+
+def curvature(
+    placed: Placed,
+    nodes: Nodes,
+    alpha: npt.NDArray[np.float32],
+    L: npt.NDArray[np.float32],
+    reference: int = -1,
+) -> Nodes:
+    """(V, 3) diagonal that stands in for the Hessian of `cost`: the prior's at rest, plus the data's Fisher.
+
+    Equal along the three axes for nodes on a face, so that scaling by it keeps them in their face.
+    """
+    shares = tetra_cost.data_fisher(nodes, placed.tetrahedra, alpha, L, reference)
+    shares += tetra_prior.elastic_curvature(placed.reference, placed.tetrahedra, placed.atlas.stiffness)
+    diagonal = tetra_cost.gather(shares, placed.incidence)
+    fixed = placed.kind != 0
+    diagonal[fixed] = diagonal[fixed].max(1, keepdims=True)
+    return diagonal
+
+
+def fit(
+    placed: Placed,
+    nodes: Nodes,
+    alpha: npt.NDArray[np.float32],
+    L: npt.NDArray[np.float32],
+    reference: int = -1,
+    *,
+    evaluations: int = 20,
+    tolerance: float = 1e-3,
+    memory: lbfgs.Memory | None = None,
+) -> lbfgs.Fit:
+    """Node positions that lower `cost` from `nodes`, with at most this many evaluations.
+
+    Stops when no coordinate moves more than `tolerance` voxels. Hand the returned memory to the next call
+    while L changes little.
+    """
+    return lbfgs.minimize(
+        lambda x: cost(placed, x, alpha, L, reference),
+        nodes,
+        curvature(placed, nodes, alpha, L, reference),
+        placed.tetrahedra,
+        evaluations,
+        tolerance=tolerance,
+        memory=memory,
+    )

@@ -1,15 +1,15 @@
 """Filters tied in 2x2x2 blocks, correlated with binary volumes.
 
-A filter of (2R)^3 voxels whose weights are tied in 2x2x2 blocks is a 2x2x2 box sum followed by an R^3 filter of
-dilation 2, and dilation 2 splits a volume into 8 independent polyphase grids with a dense R^3 filter each:
+A filter of (2R)^3 voxels whose weights are tied in 2x2x2 blocks is a 2x2x2 box sum followed by an R^3 filter
+of dilation 2, and dilation 2 splits a volume into 8 independent polyphase grids with a dense R^3 filter each:
 
     s[p]   = sum of v[p + d], d in {0,1}^3                   box sum
     c_m[j] = b_m + sum of w_m[t] s[j + 2t], t in R^3         input of hidden unit (m, j), "valid" positions
 
-Binary volumes are sparse in s or, inside solid shapes, in the steps of s along a row: each row of s is kept as
-the shorter of the two lists ("events"), and steps are undone by one running sum per row of hidden units. Sums are
-taken in fixed point (32-bit integers), so they are exact: no result depends on the order of summation, on the
-encoding, on how the volume is cropped or on the number of threads.
+Binary volumes are sparse in s or, inside solid shapes, in the steps of s along a row: each row of s is kept
+as the shorter of the two lists ("events"), and steps are undone by one running sum per row of hidden units.
+Sums are taken in fixed point (32-bit integers), so they are exact: no result depends on the order of
+summation, on the encoding, on how the volume is cropped or on the number of threads.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def events(v: npt.NDArray[np.uint8]) -> Events:
 
 @nb.njit(parallel=True, cache=True)
 def _box_sums(v, s):
-    """s[phase, p] = 2x2x2 box sum of v at 2p + phase; s has an even share of the places, unused ones stay 0."""
+    """s[phase, p] = 2x2x2 box sum of v at 2p + phase; places beyond the volume stay 0."""
     n0, n1, n2 = v.shape
     for i in nb.prange(n0 - 1):
         row = np.empty(n2, np.uint8)

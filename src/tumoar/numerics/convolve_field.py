@@ -4,9 +4,9 @@
     u[q]   = sum of w_m[t] h_m[q - 2t]
     f[i]   = a + sum of u[i - d], d in {0,1}^3               field on the voxels
 
-The 40 units of a place are 8 groups of 5 bits; a table per group holds the sums of the filters switched on, so
-that 8 additions replace 40. Draws are keyed by the place in the caller's grid, sums are exact integers: a field
-wanted on part of the grid equals the same part of the whole field, bit by bit, on any number of threads.
+The 40 units of a place are 8 groups of 5 bits; a table per group holds the sums of the filters switched on,
+so that 8 additions replace 40. Draws are keyed by the place in the caller's grid, sums are exact integers: a
+field wanted on part of the grid equals that part of the whole field, bit by bit, on any number of threads.
 """
 
 from __future__ import annotations
@@ -60,15 +60,16 @@ def draw_field(
     e = events(crop)
     lo, hi = _wanted_units(wanted)
     u = np.zeros((8, *e.shape), np.int32)
-    _draw_and_project(e.start, e.at, e.value, e.steps, e.first, e.last, e.shape, filters.up, filters.bias,
-                      np.float32(filters.up_scale), filters.down, lo, hi, origin, np.uint64(key), u)  # fmt: skip
+    _draw_and_project(
+        e.start, e.at, e.value, e.steps, e.first, e.last, e.shape, filters.up, filters.bias,
+        np.float32(filters.up_scale), filters.down, lo, hi, origin, np.uint64(key), u,
+    )  # fmt: skip
     _gather(u, wanted, np.float32(filters.down_scale), np.float32(a), pad, out[box])
     return out
 
 
 def _bounding_box(region: npt.NDArray[np.bool_]) -> tuple[slice, slice, slice] | None:
-    rows = region.any(2)
-    axes = rows.any(1), rows.any(0), region.any((0, 1))
+    axes = [np.asarray(region.any(other)) for other in ((1, 2), (0, 2), (0, 1))]
     if not axes[0].any():
         return None
     i, j, k = (slice(int(x.argmax()), int(x.size - x[::-1].argmax())) for x in axes)
@@ -86,7 +87,7 @@ def _padded(x: npt.NDArray, box: tuple[slice, ...], pad: int) -> npt.NDArray[np.
 
 
 def _wanted_units(wanted: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Per row (j0, j1) of hidden units the range lo <= j2 < hi that reaches a wanted voxel (lo >= hi: none)."""
+    """Per row (j0, j1) of hidden units the range lo <= j2 < hi that reaches a wanted voxel, empty if none."""
     n0, n1, n2 = (n - REACH for n in wanted.shape)
     some = wanted.any(2)
     first = np.where(some, wanted.argmax(2), 1 << 20)
@@ -132,8 +133,11 @@ def _bernoulli_row(odds, n, k0, k1, counter, h, at):
 
 
 @nb.njit(cache=True)
-def draw_row(start, at, value, steps, first, last, p1, i, j, lo, hi, up, bias, scale, idle, k0, k1, counter, plain, run, odds, h):  # fmt: skip
-    """Hidden units of the row (i, j), lo <= x < hi, into h[(x - lo) M + m]; `idle` are the odds of empty places."""
+def draw_row(
+    start, at, value, steps, first, last, p1, i, j, lo, hi, up, bias, scale, idle, k0, k1, counter,
+    plain, run, odds, h,
+):  # fmt: skip
+    """Hidden units of the row (i, j), lo <= x < hi, into h[(x - lo) M + m]; `idle`: odds of empty places."""
     a, b = nonempty(first, last, p1, i, j, lo, hi)
     if a >= b:
         _bernoulli_row(idle, (hi - lo) * M, k0, k1, counter, h, 0)
@@ -206,11 +210,13 @@ def _project_row(offsets, places, count, table, cells, base):
 
 
 @nb.njit(parallel=True, cache=True)
-def _draw_and_project(start, at, value, steps, first, last, shape, up, bias, scale, down, lo, hi, origin, key, u):  # fmt: skip
+def _draw_and_project(
+    start, at, value, steps, first, last, shape, up, bias, scale, down, lo, hi, origin, key, u
+):  # fmt: skip
     """u[phase] += back-projection of freshly drawn hidden units.
 
-    A parallel unit is one phase and _PLANES planes of hidden units; even units first, then odd ones, because a
-    unit writes R - 1 planes beyond its own.
+    A parallel unit is one phase and _PLANES planes of hidden units; even units first, then odd ones, because
+    a unit writes R - 1 planes beyond its own.
     """
     blocks = ((lo.shape[0] + 1) // 2 + _PLANES - 1) // _PLANES
     idle = np.empty(shape[2] * M, np.float32)
@@ -227,9 +233,11 @@ def _draw_and_project(start, at, value, steps, first, last, shape, up, bias, sca
 
 
 @nb.njit(cache=True)
-def _planes(start, at, value, steps, first, last, phase, block, up, bias, scale, idle, down, lo, hi, origin, key, u):  # fmt: skip
-    """One parallel unit. Within a plane, `cells` [place 1, place 2, tap 0] gathers all hidden units, so that the
-    inner loop runs over R x CELL contiguous integers."""
+def _planes(
+    start, at, value, steps, first, last, phase, block, up, bias, scale, idle, down, lo, hi, origin, key, u
+):  # fmt: skip
+    """One parallel unit. Within a plane, `cells` [place 1, place 2, tap 0] gathers all hidden units, so that
+    the inner loop runs over R x CELL contiguous integers."""
     p1, p2 = u.shape[1:]
     n0, n1 = lo.shape
     f0, f1, f2 = phase >> 2, (phase >> 1) & 1, phase & 1
@@ -250,8 +258,8 @@ def _planes(start, at, value, steps, first, last, phase, block, up, bias, scale,
                 continue
             k0, k1, counter = _row_stream(key, 2 * i + f0, 2 * j + f1, f2, x0, origin)
             draw_row(
-                start, at, value, steps, first, last, p1, i, j, x0, x1, up, bias, scale, idle, k0, k1, counter,
-                plain, run, odds, h,
+                start, at, value, steps, first, last, p1, i, j, x0, x1, up, bias, scale, idle, k0, k1,
+                counter, plain, run, odds, h,
             )  # fmt: skip
             _look_up(h, x1 - x0, offsets, places, count)
             for b in range(R):

@@ -4,7 +4,7 @@
     G_m[t]  = sum over j of P_m[j] s[j + 2t]                 (M, R, R, R)
     p_m     = sum over j of P_m[j]                           (M,)
 
-Where a row of s is given by its steps d, sum_x P[x] s[x + t] = sum_y d[y] Q[y - t] with Q[x] = sum of P from x on.
+Where a row of s is given by its steps d: sum_x P[x] s[x + t] = sum_y d[y] Q[y - t], Q[x] = sum of P[x] on.
 """
 
 from __future__ import annotations

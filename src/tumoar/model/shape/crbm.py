@@ -2,9 +2,10 @@
 
     E(v, h) = −Σ_m h_m • (w_m ⋆ v) − Σ_m b_m Σ_j h_mj − a Σ_i v_i
 
-with filters tied in 2x2x2 blocks. Forward is a "valid" correlation, backward its adjoint, a "full" convolution.
-A voxel near the border of v has fewer hidden partners than one inside; `field` therefore treats v as surrounded by
-zeros and draws all hidden units that reach the region, so that every voxel has its full complement.
+with filters tied in 2x2x2 blocks. Forward is a "valid" correlation, backward its adjoint, a "full"
+convolution. A voxel near the border of v has fewer hidden partners than one inside; `field` therefore treats
+v as surrounded by zeros and draws all hidden units that reach the region, so that every voxel has its full
+complement.
 """
 
 from __future__ import annotations

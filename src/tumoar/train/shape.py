@@ -1,0 +1,291 @@
+"""Training a cRBM (Section 3.2): stochastic gradient ascent with the enhanced gradient.
+
+The gradient is a difference of two expectations, under the data and under the model. Three ways to the second
+are one algorithm with different settings. A pool holds Markov chains, each in its own window; every step
+advances a few of them by one block-Gibbs sweep:
+
+- contrastive divergence (`PAPER`): a chain starts at its data and lives for one sweep;
+- persistent chains with restarts: it starts at its data and lives for `life_free` sweeps on average;
+- recovery likelihood (the other chains under the default): the window's data are corrupted at a random rate
+  r, and the chain samples p(v | corrupted data), the prior times a data term of ±log((1 − r)/r) per voxel.
+  Ascending log p(data | corrupted data) fits the same model, but teaches it the use it is made for.
+
+See docs/decisions/0010-shape-training.md for the evidence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit
+
+from tumoar.errors import FitError
+from tumoar.model.shape.crbm import CRBM
+from tumoar.numerics.convolve import REACH, M, R, pack
+from tumoar.numerics.convolve_field import draw_field
+from tumoar.numerics.convolve_moments import moments
+from tumoar.train.shape_data import ByteArray, Shape, components, flips, window
+
+FloatArray = npt.NDArray[np.float64]
+TIED = 8  # voxels that share one free tap
+
+
+@dataclass(frozen=True)
+class ShapeTraining:
+    """Settings; the defaults are our own, `PAPER` has the paper's."""
+
+    steps: int = 3000
+    step: float = 6e-5  # root mean square change of the free taps per step, or the plain step size
+    bias_step: float = 100.0  # that of the biases, relative to it
+    scaled: bool = True  # steps of a set size, decaying to zero, along a moving average of the gradient
+    batch: int = 4
+    pool: int = 40
+    window: int = 36
+    margin: int = 12
+    free_share: float = 0.4  # chains without data term
+    life_free: float = 25.0
+    life: float = 8.0
+    rates: tuple[float, float] = (0.03, 0.3)
+    grains: tuple[float, float] = (1.0, 3.0)
+    start_norm: float = (
+        0.05  # of each filter, along principal components of the data; 0: small random filters
+    )
+    hidden_bias: float = -3.0
+    offset_memory: float = 0.99
+    largest_norm: float = 50.0
+
+
+PAPER = ShapeTraining(
+    steps=9600, step=0.1, bias_step=1.0, scaled=False, batch=10, pool=10, window=24, free_share=1.0,
+    life_free=1.0, start_norm=0.0, hidden_bias=-2.0,
+)  # fmt: skip
+
+
+class Parameters(NamedTuple):
+    """w (M, R, R, R), b (M,), a; also a direction in that space."""
+
+    w: FloatArray
+    b: FloatArray
+    a: float
+
+
+class Difference(NamedTuple):
+    """Data minus model, per voxel: moments of box sums and hidden units, of hidden units, of voxels."""
+
+    wh: FloatArray
+    h: FloatArray
+    v: float
+
+
+@dataclass(frozen=True)
+class Chains:
+    """The pool: data, current state and corrupted data of each window; log-odds of its data term, 0: none."""
+
+    data: ByteArray
+    state: ByteArray
+    seen: ByteArray
+    log_odds: npt.NDArray[np.float32]
+    alive: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything the next step depends on."""
+
+    step: int
+    parameters: Parameters
+    mu: float
+    lam: FloatArray
+    average: Parameters
+    square: npt.NDArray[np.float64]
+    chains: Chains
+    turn: int
+    rng: dict[str, Any]
+
+    @property
+    def model(self) -> CRBM:
+        """The cRBM at this step."""
+        w, b, a = self.parameters
+        return CRBM(w.astype(np.float32), b.astype(np.float32), a)
+
+
+class Info(NamedTuple):
+    """What a progress display shows."""
+
+    step: int
+    error: float  # share of voxels in which chains differ from their data
+    volume: float  # voxels of the chains relative to those of the data
+    norm: float  # largest filter norm
+
+
+def start(shapes: Sequence[Shape], config: ShapeTraining, seed: int) -> State:
+    """Parameters and pool before the first step."""
+    rng = np.random.default_rng(seed)
+    if config.start_norm:
+        leading = components(shapes, M // 2, rng)
+        w = config.start_norm * np.concatenate([leading, -leading])
+        w += rng.normal(0, 0.03 * config.start_norm / R**1.5, w.shape)
+    else:
+        w = rng.normal(0, 0.002, (M, R, R, R))
+    mu = float(np.mean([s.volume / np.prod(np.array(s.v.shape) + 2 * config.margin) for s in shapes]))
+    b = np.full(M, config.hidden_bias)
+    lam = expit(b)
+    a = float(np.log(mu / (1 - mu)) - TIED * (lam * w.sum((1, 2, 3))).sum())
+    size = (config.pool, *(config.window + 2 * REACH,) * 3)
+    empty = np.zeros(size, np.uint8)
+    chains = Chains(
+        empty, empty.copy(), empty.copy(), np.zeros(config.pool, np.float32), np.zeros(config.pool, bool)
+    )
+    still = Parameters(np.zeros_like(w), np.zeros_like(b), 0.0)
+    return State(
+        0, Parameters(w, b, a), mu, lam, still, np.zeros(3), chains, 0, dict(rng.bit_generator.state)
+    )
+
+
+def train(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> Iterator[tuple[State, Info]]:
+    """States after each step from `state` on; FitError when training diverges: the last state is good."""
+    while state.step < config.steps:
+        state, info = advance(shapes, config, state)
+        yield state, info
+
+
+def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tuple[State, Info]:
+    """One gradient step."""
+    rng = np.random.default_rng()
+    rng.bit_generator.state = state.rng
+    filters = pack(state.parameters.w, state.parameters.b)
+    inner = (slice(REACH, -REACH),) * 3
+    region = np.zeros(state.chains.data.shape[1:], bool)
+    region[inner] = True
+
+    chains = Chains(*(x.copy() for x in vars(state.chains).values()))
+    total = Difference(np.zeros((M, R, R, R)), np.zeros(M), 0.0)
+    mean_v, mean_h, unequal, on_data, on_model = 0.0, np.zeros(M), 0, 0, 0
+    for turn in range(state.turn, state.turn + config.batch):
+        c = turn % config.pool
+        _restart(chains, c, shapes, config, rng)
+        data, seen = chains.data[c], chains.seen[c][inner]
+        log_odds = draw_field(chains.state[c], region, filters, state.parameters.a, int(rng.integers(2**63)))[
+            inner
+        ]
+        log_odds = log_odds + chains.log_odds[c] * (2 * seen.astype(np.float32) - 1)
+        model = chains.state[c].copy()
+        model[inner] = rng.random(log_odds.shape, np.float32) < expit(log_odds)
+        chains.state[c] = model
+
+        phase = (int(rng.integers(8)),)  # one of the 8 polyphase grids stands for all
+        G_d, p_d, places = moments(data, filters, phase)
+        G_m, p_m, _ = moments(model, filters, phase)
+        v_d, v_m = int(data[inner].sum()), int(model[inner].sum())
+        total = Difference(total.wh + 8 * (G_d - G_m), total.h + 8 * (p_d - p_m), total.v + v_d - v_m)
+        mean_v += 0.5 * (v_d + v_m)
+        mean_h += 0.5 * (p_d + p_m) / places
+        unequal += int((data != model).sum())
+        on_data, on_model = on_data + v_d, on_model + v_m
+
+    voxels = config.batch * config.window**3
+    keep = config.offset_memory
+    mu = keep * state.mu + (1 - keep) * mean_v / voxels
+    lam = keep * state.lam + (1 - keep) * mean_h / config.batch
+    centered = centered_gradient(Difference(total.wh / voxels, total.h / voxels, total.v / voxels), mu, lam)
+    average, square, direction = _direction(state, config, centered)
+    parameters = _moved(state.parameters, uncentered(direction, mu, lam))
+    norm = float(np.sqrt((parameters.w**2).sum((1, 2, 3))).max())
+    if not np.isfinite(norm) or norm > config.largest_norm:
+        raise FitError(
+            "shape-diverged", "training of the shape model diverged", found=f"filter norm {norm:.3g}",
+            do="resume from the last checkpoint with a smaller step",
+        )  # fmt: skip
+    state = State(
+        state.step + 1, parameters, mu, lam, average, square, chains,
+        (state.turn + config.batch) % config.pool, dict(rng.bit_generator.state),
+    )  # fmt: skip
+    return state, Info(state.step, unequal / voxels, on_model / max(on_data, 1), norm)
+
+
+def centered_gradient(d: Difference, mu: float, lam: npt.NDArray) -> Parameters:
+    """Gradient in centered parameters: <(v − μ)(h − λ)> of data minus model, summed inside tied blocks."""
+    w = d.wh - TIED * mu * d.h[:, None, None, None] - TIED * lam[:, None, None, None] * d.v
+    return Parameters(w, d.h, d.v)
+
+
+def uncentered(step: Parameters, mu: float, lam: npt.NDArray) -> Parameters:
+    """The same step in the model's own parameters: the enhanced gradient (Cho 2011, Melchior 2013)."""
+    tied = TIED * step.w.sum((1, 2, 3))
+    return Parameters(step.w, step.b - mu * tied, step.a - float((lam * tied).sum()))
+
+
+def _direction(
+    state: State, config: ShapeTraining, g: Parameters
+) -> tuple[Parameters, npt.NDArray[np.float64], Parameters]:
+    if not config.scaled:
+        return state.average, state.square, _times(g, np.full(3, config.step))
+    m = state.average
+    average = Parameters(0.9 * m.w + 0.1 * g.w, 0.9 * m.b + 0.1 * g.b, 0.9 * m.a + 0.1 * g.a)
+    square = 0.98 * state.square + 0.02 * np.array([float(np.mean(np.square(x))) for x in g])
+    n = state.step + 1
+    size = config.step * min(1.0, n / 20) * max(0.03, 1 - state.step / config.steps)
+    unit = np.sqrt(square / (1 - 0.98**n)) * (1 - 0.9**n) + 1e-30
+    sizes = size * np.array([1.0, config.bias_step, config.bias_step]) / unit
+    return average, square, _times(average, sizes)
+
+
+def _times(p: Parameters, factors: npt.NDArray[np.float64]) -> Parameters:
+    return Parameters(p.w * factors[0], p.b * factors[1], p.a * float(factors[2]))
+
+
+def _moved(p: Parameters, step: Parameters) -> Parameters:
+    return Parameters(p.w + step.w, p.b + step.b, p.a + float(step.a))
+
+
+def _restart(
+    chains: Chains, c: int, shapes: Sequence[Shape], config: ShapeTraining, rng: np.random.Generator
+) -> None:
+    """Give chain c a new window if it is unborn or dies."""
+    life = config.life if chains.log_odds[c] else config.life_free
+    if chains.alive[c] and rng.random() >= 1 / life:
+        return
+    data = window(shapes, config.window, config.margin, rng)
+    chains.alive[c] = True
+    chains.data[c] = chains.state[c] = chains.seen[c] = data
+    chains.log_odds[c] = 0
+    if rng.random() < config.free_share:
+        return
+    rate = rng.uniform(*config.rates)
+    grain = rng.uniform(*config.grains) if rng.random() < 0.5 else 0.0
+    inner = (slice(REACH, -REACH),) * 3
+    chains.seen[c][inner] ^= flips((config.window,) * 3, rate, grain, rng)
+    chains.log_odds[c] = np.log((1 - rate) / rate)
+    if rng.random() < 0.5:  # from both sides: half of the chains start at the corrupted data
+        chains.state[c] = chains.seen[c]
+
+
+def to_arrays(state: State) -> dict[str, npt.NDArray]:
+    """A state as named arrays, for a checkpoint."""
+    c = state.chains
+    return {
+        "step": np.array(state.step), "w": state.parameters.w, "b": state.parameters.b,
+        "a": np.array(state.parameters.a), "mu": np.array(state.mu), "lam": state.lam,
+        "average_w": state.average.w, "average_b": state.average.b, "average_a": np.array(state.average.a),
+        "square": state.square, "data": np.packbits(c.data), "state": np.packbits(c.state),
+        "seen": np.packbits(c.seen), "size": np.array(c.data.shape), "log_odds": c.log_odds, "alive": c.alive,
+        "turn": np.array(state.turn), "rng": np.array(json.dumps(state.rng)),
+    }  # fmt: skip
+
+
+def from_arrays(x: dict[str, npt.NDArray]) -> State:
+    """The state that `to_arrays` stored."""
+    size = tuple(int(n) for n in x["size"])
+    data, chain, seen = (
+        np.unpackbits(x[k])[: int(np.prod(size))].reshape(size) for k in ("data", "state", "seen")
+    )
+    return State(
+        int(x["step"]), Parameters(x["w"], x["b"], float(x["a"])), float(x["mu"]), x["lam"],
+        Parameters(x["average_w"], x["average_b"], float(x["average_a"])), x["square"],
+        Chains(data, chain, seen, x["log_odds"], x["alive"]), int(x["turn"]), json.loads(str(x["rng"])),
+    )  # fmt: skip

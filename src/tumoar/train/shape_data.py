@@ -1,0 +1,101 @@
+"""Training shapes: binary maps cut to their boxes, windows of them, and the noise that corrupts a window."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.ndimage import gaussian_filter
+from scipy.special import ndtr
+
+from tumoar.numerics.convolve import REACH, R
+
+ByteArray = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One binary map, cut to the box of its voxels; `patient` keeps time points of one person together."""
+
+    name: str
+    patient: str
+    v: ByteArray
+
+    @property
+    def volume(self) -> int:
+        """Number of voxels (mm³: training maps have 1 mm voxels)."""
+        return int(self.v.sum())
+
+
+def shape_of(name: str, mask: npt.NDArray) -> Shape | None:
+    """Cut a mask to its box; None for an empty one. A name ending in -NNN is a time point of one patient."""
+    places = np.nonzero(mask)
+    if not len(places[0]):
+        return None
+    box = tuple(slice(int(p.min()), int(p.max()) + 1) for p in places)
+    v = np.ascontiguousarray(mask[box] != 0, np.uint8)
+    v.flags.writeable = False
+    return Shape(name, re.sub(r"-\d{3}$", "", name), v)
+
+
+def split_by_patient(
+    shapes: Iterable[Shape], held_out: int, seed: int
+) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+    """Shapes to train on and shapes of `held_out` patients that training never sees."""
+    shapes = tuple(shapes)
+    patients = sorted({s.patient for s in shapes})
+    kept = set(np.random.default_rng(seed).permutation(patients)[:held_out])
+    return tuple(s for s in shapes if s.patient not in kept), tuple(s for s in shapes if s.patient in kept)
+
+
+def window(shapes: Sequence[Shape], size: int, margin: int, rng: np.random.Generator) -> ByteArray:
+    """A cube of size + 2 REACH voxels from a random shape, in one of 8 flips.
+
+    Its center is uniform in the shape's box grown by `margin`, so that empty surroundings have their share.
+    """
+    v = shapes[int(rng.integers(len(shapes)))].v
+    corner = np.array([rng.integers(-margin, n + margin + 1) for n in v.shape]) - (size // 2 + REACH)
+    out = cut(v, corner, size + 2 * REACH)
+    flips = tuple(slice(None, None, -1 if rng.integers(2) else 1) for _ in range(3))
+    return np.ascontiguousarray(out[flips])
+
+
+def cut(v: ByteArray, corner: npt.NDArray[np.integer], size: int) -> ByteArray:
+    """The cube of v at `corner`, zero outside v."""
+    out = np.zeros((size,) * 3, np.uint8)
+    source = tuple(slice(max(0, c), max(0, min(n, c + size))) for c, n in zip(corner, v.shape))
+    part = v[source]
+    if part.size:
+        out[tuple(slice(s.start - c, s.start - c + m) for s, c, m in zip(source, corner, part.shape))] = part
+    return out
+
+
+def flips(shape: Sequence[int], rate: float, grain: float, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Voxels to flip, a share `rate`: independent ones, or blobs of a field smoothed by `grain` voxels."""
+    if grain == 0:
+        return rng.random(shape) < rate
+    field = gaussian_filter(rng.standard_normal(shape, np.float32), grain, mode="wrap")
+    return ndtr(field / field.std()) < rate
+
+
+def components(
+    shapes: Sequence[Shape], count: int, rng: np.random.Generator, patches: int = 6000
+) -> npt.NDArray[np.float64]:
+    """(count, R, R, R) principal components of patches that hold both values, of unit norm."""
+    X: list[npt.NDArray] = []
+    while len(X) < patches:
+        v = window(shapes, 2 * REACH, R, rng)
+        for _ in range(40):
+            i, j, k = rng.integers(0, v.shape[0] - 2 * R + 1, 3)
+            patch = v[i : i + 2 * R, j : j + 2 * R, k : k + 2 * R]
+            if 0.02 < patch.mean() < 0.98:
+                X.append(patch.reshape(R, 2, R, 2, R, 2).mean((1, 3, 5)).ravel())
+    centered = np.array(X) - np.mean(X, axis=0)
+    _, vectors = np.linalg.eigh(centered.T @ centered)
+    leading = vectors[:, ::-1][:, :count].T
+    # eigh leaves signs open; fix them, so that the same data give the same start everywhere
+    leading = leading * np.where(leading[:, :1] + leading.sum(1, keepdims=True) < 0, -1, 1)
+    return leading.reshape(count, R, R, R)

@@ -1,0 +1,213 @@
+"""Training of the shape prior: gradients against enumeration, windows, and exact resumption."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import reference_convolve as reference
+
+from tumoar.errors import FitError
+from tumoar.model.shape.crbm import CRBM
+from tumoar.numerics.convolve import REACH
+from tumoar.train import shape as training
+from tumoar.train.shape import PAPER, Difference, Parameters, ShapeTraining, centered_gradient, uncentered
+from tumoar.train.shape_data import Shape, components, cut, flips, shape_of, split_by_patient, window
+
+MAPS = np.array(list(itertools.product((0, 1), repeat=6)), float).reshape(-1, 1, 2, 3)
+WEIGHT = np.random.default_rng(0).dirichlet(np.ones(len(MAPS)))  # a data distribution over all maps
+
+
+def log_likelihood(p):
+    """Exact mean log-likelihood of a tiny model (2x2x2 filters) with zeros around the map."""
+    F = np.array([_free_energy(v, p) for v in MAPS])
+    return float(-WEIGHT @ F - np.logaddexp.reduce(-F))
+
+
+def _free_energy(v, p):
+    c = reference.inputs(np.pad(v, 1), p.w, p.b)
+    return -np.logaddexp(0, c).sum() - p.a * v.sum()
+
+
+def exact_difference(p):
+    F = np.array([_free_energy(v, p) for v in MAPS])
+    model = np.exp(-F - np.logaddexp.reduce(-F))
+    wh, h, v = 0.0, 0.0, 0.0
+    for x, weight in zip(MAPS, WEIGHT - model):
+        G, q = reference.moments(np.pad(x, 1), p.w, p.b)
+        wh, h, v = wh + weight * G, h + weight * q, v + weight * x.sum()
+    return Difference(wh, h, float(v))
+
+
+def tiny(seed=1):
+    rng = np.random.default_rng(seed)
+    return Parameters(rng.normal(0, 0.4, (2, 1, 1, 1)), rng.normal(0, 0.4, 2), 0.2)
+
+
+def along(p, direction, t):
+    return Parameters(p.w + t * direction.w, p.b + t * direction.b, p.a + t * direction.a)
+
+
+def slope(p, direction, e=1e-5):
+    return (log_likelihood(along(p, direction, e)) - log_likelihood(along(p, direction, -e))) / (2 * e)
+
+
+def directions(n=6):
+    rng = np.random.default_rng(2)
+    return [
+        Parameters(rng.normal(size=(2, 1, 1, 1)), rng.normal(size=2), float(rng.normal())) for _ in range(n)
+    ]
+
+
+def inner(g, d):
+    return float((g.w * d.w).sum() + (g.b * d.b).sum() + g.a * d.a)
+
+
+def test_moment_differences_are_the_gradient_of_the_log_likelihood():
+    p = tiny()
+    gradient = Parameters(*exact_difference(p))
+    for d in directions():
+        assert slope(p, d) == pytest.approx(inner(gradient, d), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("mu", "lam"), [(0.0, (0.0, 0.0)), (0.3, (0.2, 0.7))])
+def test_centered_gradient_is_the_gradient_in_centered_parameters(mu, lam):
+    p, lam = tiny(), np.array(lam)
+    gradient = centered_gradient(exact_difference(p), mu, lam)
+    for d in directions():
+        assert slope(p, uncentered(d, mu, lam)) == pytest.approx(inner(gradient, d), rel=1e-6, abs=1e-9)
+
+
+def test_enhanced_gradient_is_the_difference_of_covariances():
+    """With offsets halfway between data and model, <(v−μ)(h−λ)>_d − <(v−μ)(h−λ)>_m = Cov_d − Cov_m."""
+    rng = np.random.default_rng(3)
+    v, h = (rng.random((2, 500)) for _ in range(2))
+    v[1] = np.sqrt(v[1])
+    mu, lam = v.mean() * np.ones(1), h.mean()
+    wh, dh, dv = ((v * h)[0] - (v * h)[1]).mean(), h[0].mean() - h[1].mean(), v[0].mean() - v[1].mean()
+    d = Difference(np.full((1, 1, 1, 1), 8 * wh), np.array([dh]), dv)  # 8 voxels in a tied block
+    covariance = np.cov(v[0], h[0], bias=True)[0, 1] - np.cov(v[1], h[1], bias=True)[0, 1]
+    assert centered_gradient(d, float(mu[0]), np.array([lam])).w.item() / 8 == pytest.approx(covariance)
+
+
+def test_flipping_visible_units_flips_the_enhanced_gradient():
+    """v → 1 − v with μ → 1 − μ: the centered filter gradient changes its sign and nothing else."""
+    rng = np.random.default_rng(4)
+    v, h = rng.random((2, 500)), rng.random((2, 500))
+
+    def gradient(v, mu):
+        dv = v[0].mean() - v[1].mean()
+        wh = ((v * h)[0] - (v * h)[1]).mean()
+        d = Difference(np.full((1, 1, 1, 1), 8 * wh), np.array([h[0].mean() - h[1].mean()]), dv)
+        return centered_gradient(d, mu, np.array([0.4]))
+
+    here, flipped = gradient(v, 0.3), gradient(1 - v, 0.7)
+    np.testing.assert_allclose(flipped.w, -here.w, atol=1e-12)
+    np.testing.assert_allclose(flipped.b, here.b, atol=1e-12)
+    assert flipped.a == pytest.approx(-here.a)
+
+
+def ball(radius, name="ball-000"):
+    x = np.indices((2 * radius + 1,) * 3) - radius
+    return shape_of(name, (x**2).sum(0) <= radius**2)
+
+
+SHAPES = (ball(9), ball(12, "other-000"))
+QUICK = ShapeTraining(steps=6, batch=2, pool=4, window=16, margin=4, life=2.0, life_free=3.0)
+
+
+def run(state, config, steps):
+    for _ in range(steps):
+        state, _ = training.advance(SHAPES, config, state)
+    return state
+
+
+def stored(state):
+    file = io.BytesIO()
+    np.savez(file, **training.to_arrays(state))
+    file.seek(0)
+    return training.from_arrays(dict(np.load(file)))
+
+
+@pytest.mark.parametrize("config", [QUICK, replace(PAPER, batch=2, pool=4, window=16, margin=4)])
+def test_resuming_gives_the_same_bits(config):
+    straight = run(training.start(SHAPES, config, 7), config, 6)
+    resumed = run(stored(run(training.start(SHAPES, config, 7), config, 3)), config, 3)
+    for name, x in training.to_arrays(straight).items():
+        np.testing.assert_array_equal(training.to_arrays(resumed)[name], x, err_msg=name)
+
+
+def test_a_state_is_a_value():
+    """A step leaves the state it starts from as it was."""
+    state = run(training.start(SHAPES, QUICK, 7), QUICK, 2)
+    before = {k: x.copy() for k, x in training.to_arrays(state).items()}
+    run(state, QUICK, 2)
+    for name, x in training.to_arrays(state).items():
+        np.testing.assert_array_equal(x, before[name], err_msg=name)
+
+
+def test_training_raises_the_shapes_above_their_surroundings():
+    """A short run on balls: the field learned inside is above the field outside."""
+    config = replace(QUICK, steps=40, step=2e-4)
+    *_, (state, info) = training.train(SHAPES, config, training.start(SHAPES, config, 7))
+    assert info.step == 40
+    v = np.pad(SHAPES[1].v, 8).astype(bool)
+    field = state.model.field(v, np.ones(v.shape, bool), 1)
+    assert field[v].mean() > field[~v].mean() + 2
+
+
+def test_divergence_is_a_refusal():
+    config = replace(QUICK, step=10.0)
+    with pytest.raises(FitError, match="diverged"):
+        run(training.start(SHAPES, config, 7), config, 3)
+
+
+def test_model_of_a_state_is_a_crbm():
+    model = training.start(SHAPES, QUICK, 7).model
+    assert isinstance(model, CRBM)
+    assert model.fast
+
+
+def test_windows_hold_the_shape_and_zeros():
+    rng = np.random.default_rng(5)
+    one = (SHAPES[0],)
+    volumes = [int(window(one, 24, 0, rng).sum()) for _ in range(20)]
+    assert max(volumes) <= SHAPES[0].volume
+    assert max(volumes) > 0.9 * SHAPES[0].volume
+    assert window(one, 24, 0, rng).shape == (24 + 2 * REACH,) * 3
+
+
+def test_cut_matches_padding():
+    v = np.random.default_rng(6).integers(0, 2, (5, 6, 7), np.uint8)
+    padded = np.pad(v, 20)
+    for corner in ((-3, 2, -7), (4, 4, 4), (9, 0, 0), (-19, -19, -19)):
+        part = padded[tuple(slice(20 + c, 20 + c + 10) for c in corner)]
+        np.testing.assert_array_equal(cut(v, np.array(corner), 10), part)
+
+
+@pytest.mark.parametrize("grain", [0.0, 2.0])
+def test_flips_have_their_rate(grain):
+    rng = np.random.default_rng(7)
+    share = np.mean([flips((30, 30, 30), 0.2, grain, rng).mean() for _ in range(20)])
+    assert share == pytest.approx(0.2, abs=0.02)
+
+
+def test_components_are_orthonormal():
+    x = components(SHAPES, 5, np.random.default_rng(8), patches=500).reshape(5, -1)
+    np.testing.assert_allclose(x @ x.T, np.eye(5), atol=1e-9)
+
+
+def test_time_points_of_a_patient_stay_together():
+    shapes = [replace(SHAPES[0], name=f"p{i}-00{t}", patient=f"p{i}") for i in range(9) for t in range(2)]
+    train, held = split_by_patient(shapes, 3, 1)
+    assert not {s.patient for s in train} & {s.patient for s in held}
+    assert len(held) == 6
+    assert shape_of("BraTS-GLI-00012-001", np.ones((2, 2, 2))).patient == "BraTS-GLI-00012"
+
+
+def test_an_empty_mask_is_no_shape():
+    assert shape_of("x", np.zeros((4, 4, 4))) is None
+    assert isinstance(shape_of("x", np.ones((4, 4, 4))), Shape)

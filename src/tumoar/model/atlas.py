@@ -28,7 +28,7 @@ _ON_FACE = 1e-3
 
 @dataclass(frozen=True)
 class Atlas:
-    """Reference nodes (V, 3), tetrahedra (T, 4) of positive volume, probabilities alpha (V, K) of K labels."""
+    """Reference nodes (V, 3), tetrahedra (T, 4) of positive volume, label probabilities alpha (V, K)."""
 
     nodes: npt.NDArray[np.float64]
     tetrahedra: npt.NDArray[np.int32]

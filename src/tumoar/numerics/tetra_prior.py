@@ -38,7 +38,7 @@ def elastic_curvature(reference: Nodes, tetrahedra: Tetrahedra, stiffness: float
 
 
 def shorten(nodes: Nodes, step: Nodes, tetrahedra: Tetrahedra, fraction: float, rounds: int = 8) -> Nodes:
-    """The step, halved and halved at the nodes of tetrahedra that would keep less than a fraction of volume."""
+    """The step, shortened by halves at nodes of tetrahedra that would keep less than a fraction of volume."""
     nodes, tetrahedra = plain(nodes, tetrahedra)
     scale = np.ones(len(nodes))
     for _ in range(rounds):

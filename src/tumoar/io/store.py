@@ -1,0 +1,273 @@
+"""Model files: named sections of arrays with a card each, in one `.npz` that holds no code.
+
+The file is a zip of .npy arrays `section/array.npy` and of `model.json`, which lists them, carries each
+section's card (plain JSON) and a SHA-256 over everything. The same content is the same bytes. Nothing in a
+file is believed before it is checked: names, types and sizes against bounds, then the digest, then what the
+content means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import re
+import uuid
+import zipfile
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.errors import ModelFileError, OutputError
+from tumoar.labels import LabelTable, parse_labels
+from tumoar.model.atlas import Atlas
+
+FORMAT = "tumoar model"
+VERSION = 1
+
+_CARD = "model.json"
+_NAME = re.compile("[a-z][a-z0-9_]{0,31}")
+_TYPES = {"|b1", "|u1", "<i4", "<i8", "<f4", "<f8"}
+_MAX_FILE = 1 << 30
+_MAX_ARRAY = 1 << 30
+_MAX_CARD = 16 << 20
+_MAX_ENTRIES = 64
+_MAX_DIMENSIONS = 5
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a model: arrays by name, and what else is to be known about them as plain JSON."""
+
+    arrays: Mapping[str, npt.NDArray[Any]]
+    card: Mapping[str, Any]
+
+
+# ---- any sections ------------------------------------------------------------------------------------------
+
+
+def save_sections(path: str | Path, sections: Mapping[str, Section]) -> str:
+    """Write a model file, read it back, and only then put it in place; returns its SHA-256."""
+    path = Path(path)
+    content = _pack(sections)
+    _unpack(io.BytesIO(content), path)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputError(
+            "B58",
+            "cannot write",
+            file=path,
+            found=os.strerror(error.errno).lower() if error.errno else "input/output error",
+            do="check the folder, its permissions and the space on its disk",
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return hashlib.sha256(content).hexdigest()
+
+
+def load_sections(path: str | Path) -> dict[str, Section]:
+    """All sections of a model file; whatever is not in order is refused."""
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size > _MAX_FILE:
+                raise _unusable(path, "file too large")
+            return _unpack(file, path)
+    except OSError as error:
+        reason = os.strerror(error.errno).lower() if error.errno else "input/output error"
+        raise _unusable(path, f"cannot read it: {reason}") from error
+
+
+def _pack(sections: Mapping[str, Section]) -> bytes:
+    entries: dict[str, bytes] = {}
+    table: dict[str, Any] = {}
+    for name, section in sorted(sections.items()):
+        for key, array in sorted(section.arrays.items()):
+            plain = np.asarray(array, order="C")
+            if plain.dtype.str not in _TYPES or not (_NAME.fullmatch(name) and _NAME.fullmatch(key)):
+                raise ValueError(f"arrays need plain names and types, got '{name}/{key}', {plain.dtype}")
+            stream = io.BytesIO()
+            np.lib.format.write_array(stream, plain, version=(1, 0), allow_pickle=False)
+            entries[f"{name}/{key}.npy"] = stream.getvalue()
+        table[name] = {"arrays": sorted(section.arrays), "card": section.card}
+    card = {"format": FORMAT, "version": VERSION, "sections": table}
+    card["sha256"] = _digest(card, entries)
+    entries[_CARD] = _text(card)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, content in sorted(entries.items()):
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # without time of day
+    return out.getvalue()
+
+
+def _unpack(file: Any, path: Path) -> dict[str, Section]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = _entries(archive, path)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise _unusable(path, "damaged, or not a model file at all") from error
+    try:
+        card = json.loads(entries.pop(_CARD))
+        form, version, table = card["format"], card["version"], card["sections"]
+        listed = {f"{name}/{key}.npy" for name, part in table.items() for key in part["arrays"]}
+        claimed = card.pop("sha256")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unusable(path, f"no valid {_CARD} in it") from error
+    if form != FORMAT:
+        raise _unusable(path, "made by another program")
+    if version != VERSION:
+        raise _unusable(path, f"version {version!r}, not {VERSION}", do="use a model made for this version")
+    if claimed != _digest(card, entries):
+        raise _unusable(path, "wrong SHA-256: the content was changed or damaged")
+    if listed != set(entries):
+        raise _unusable(path, "arrays are missing or not listed")
+    arrays = {name: _array(content, name, path) for name, content in entries.items()}
+    return {
+        name: Section({key: arrays[f"{name}/{key}.npy"] for key in part["arrays"]}, part["card"])
+        for name, part in table.items()
+    }
+
+
+def _entries(archive: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
+    """Contents by name, read no further than their stated and bounded size."""
+    infos = archive.infolist()
+    if len(infos) > _MAX_ENTRIES or len({i.filename for i in infos}) != len(infos):
+        raise _unusable(path, "too many parts, or one twice")
+    entries = {}
+    for info in infos:
+        parts = info.filename.removesuffix(".npy").split("/")
+        plain = info.filename.endswith(".npy") and len(parts) == 2 and all(map(_NAME.fullmatch, parts))
+        if info.filename != _CARD and not plain:
+            raise _unusable(path, "a part with a strange name")
+        if info.file_size > (_MAX_CARD if info.filename == _CARD else _MAX_ARRAY):
+            raise _unusable(path, "a part is too large")
+        with archive.open(info) as stream:
+            entries[info.filename] = stream.read(info.file_size + 1)
+        if len(entries[info.filename]) != info.file_size:
+            raise _unusable(path, "a part is longer or shorter than stated")
+    if _CARD not in entries:
+        raise _unusable(path, f"no {_CARD} in it")
+    return entries
+
+
+def _array(content: bytes, name: str, path: Path) -> npt.NDArray[Any]:
+    """The array of a .npy entry, whose header must account for every byte."""
+    stream = io.BytesIO(content)
+    try:
+        if np.lib.format.read_magic(stream) != (1, 0):
+            raise ValueError("another version")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        size = len(content) - stream.tell()
+        if dtype.str not in _TYPES or fortran or len(shape) > _MAX_DIMENSIONS or min(shape, default=1) < 0:
+            raise ValueError("not a plain array")
+        if int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize != size:
+            raise ValueError("size does not fit")
+        array = np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape)
+    except (ValueError, TypeError, SyntaxError, OverflowError, RecursionError) as error:
+        raise _unusable(path, f"array {name} is not a plain array") from error
+    if dtype.kind == "f" and not np.isfinite(array).all():
+        raise _unusable(path, f"array {name} holds values that are not finite")
+    return array
+
+
+def _digest(card: Mapping[str, Any], entries: Mapping[str, bytes]) -> str:
+    """SHA-256 over the card and every array, names and lengths included."""
+    digest = hashlib.sha256(_text(card))
+    for name, content in sorted(entries.items()):
+        digest.update(f"\n{name} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _text(card: Mapping[str, Any]) -> bytes:
+    return json.dumps(card, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _unusable(path: Path, reason: str, do: str | None = None) -> ModelFileError:
+    return ModelFileError("B54", f"model file not usable: {reason}", file=path, do=do)
+
+
+# ---- an atlas as a section ---------------------------------------------------------------------------------
+
+
+def save_atlas(path: str | Path, atlas: Atlas) -> str:
+    """A model file with the atlas alone; returns its SHA-256."""
+    return save_sections(path, {"atlas": atlas_section(atlas)})
+
+
+def load_atlas(path: str | Path) -> Atlas:
+    """The atlas of a model file."""
+    return section_atlas(load_sections(path), path)
+
+
+def atlas_section(atlas: Atlas) -> Section:
+    """The atlas as a section; node probabilities as the few that are not zero."""
+    node, label = np.nonzero(atlas.alpha)
+    return Section(
+        {
+            "nodes": atlas.nodes,
+            "tetrahedra": atlas.tetrahedra,
+            "alpha_node": node.astype(np.int32),
+            "alpha_label": label.astype(np.uint8),
+            "alpha_value": atlas.alpha[node, label],
+        },
+        {
+            "labels": labels_to_dict(atlas.labels),
+            "stiffness": atlas.stiffness,
+            "provenance": dict(atlas.provenance),
+        },
+    )
+
+
+def section_atlas(sections: Mapping[str, Section], path: str | Path) -> Atlas:
+    """The atlas of loaded sections; `path` is named if it is not usable."""
+    path = Path(path)
+    if "atlas" not in sections:
+        raise _unusable(path, "no atlas in it")
+    try:
+        section = sections["atlas"]
+        arrays, card = section.arrays, section.card
+        labels = parse_labels(card["labels"])
+        node, label, value = (arrays[f"alpha_{part}"] for part in ("node", "label", "value"))
+        alpha = np.zeros((len(arrays["nodes"]), labels.K), np.float32)
+        alpha[node, label] = value
+        if len({*zip(node.tolist(), label.tolist(), strict=True)}) != len(value) or node.min() < 0:
+            raise ValueError("alpha must be given once per node and label")
+        return Atlas(
+            arrays["nodes"], arrays["tetrahedra"], alpha, labels, card["stiffness"], card["provenance"]
+        )
+    except KeyError as error:
+        raise _unusable(path, f"the atlas lacks {error}") from error
+    except (ValueError, TypeError, IndexError) as error:
+        raise _unusable(path, f"atlas: {error}") from error
+
+
+def labels_to_dict(labels: LabelTable) -> dict[str, Any]:
+    """The table as `parse_labels` reads it."""
+    return {
+        "structure": [_row(s) for s in labels.structures],
+        "gmm": [_row(g) for g in labels.gmms],
+        "tumor": {t.name: {k: v for k, v in _row(t).items() if k != "name"} for t in labels.tumor},
+        "organ": [_row(o) for o in labels.organs],
+    }
+
+
+def _row(row: Any) -> dict[str, Any]:
+    """Fields of a table row without those that hold nothing."""
+    fields = dataclasses.asdict(row)
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items() if v is not None and v != ()}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tumoar.model.shape.base import FlatPrior, of_color
-from tumoar.model.shape.crbm import CRBM
+from tumoar.model.shape.crbm import CRBM, sparse
 
 SHAPE = (2, 2, 4)  # with filters of 2x2x2 voxels (one free tap): 3 hidden units per group, 16 voxels
 
@@ -145,3 +145,11 @@ def test_colors_split_the_region(colors):
     region = np.random.default_rng(8).random((5, 6, 7)) < 0.7
     parts = np.array([of_color(region, c, colors) for c in range(colors)])
     np.testing.assert_array_equal(parts.sum(0), region)
+
+
+def test_complemented_hidden_units_leave_the_distribution_as_it_is():
+    model = CRBM(np.random.default_rng(9).normal(0, 0.5, (3, 1, 1, 1)), np.array([1.5, -0.5, 0.3]), 0.1)
+    other = sparse(model)
+    assert other.b.max() <= 0
+    for v in some_maps():
+        assert other.rise(v) == pytest.approx(model.rise(v), abs=1e-5)

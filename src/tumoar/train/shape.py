@@ -41,7 +41,7 @@ class ShapeTraining:
 
     steps: int = 3000
     step: float = 6e-5  # root mean square change of the free taps per step, or the plain step size
-    bias_step: float = 100.0  # that of the biases, relative to it
+    bias_step: float = 40.0  # that of the biases, relative to it
     scaled: bool = True  # steps of a set size, decaying to zero, along a moving average of the gradient
     batch: int = 4
     pool: int = 40
@@ -143,7 +143,7 @@ def start(shapes: Sequence[Shape], config: ShapeTraining, seed: int) -> State:
     )
     still = Parameters(np.zeros_like(w), np.zeros_like(b), 0.0)
     return State(
-        0, Parameters(w, b, a), mu, lam, still, np.zeros(3), chains, 0, dict(rng.bit_generator.state)
+        0, Parameters(w, b, a), mu, lam, still, np.zeros(2 * M + 1), chains, 0, dict(rng.bit_generator.state)
     )
 
 
@@ -223,20 +223,22 @@ def uncentered(step: Parameters, mu: float, lam: npt.NDArray) -> Parameters:
 def _direction(
     state: State, config: ShapeTraining, g: Parameters
 ) -> tuple[Parameters, npt.NDArray[np.float64], Parameters]:
+    """The step along g; scaled for each filter by itself, as otherwise one filter learns and the rest idle."""
     if not config.scaled:
-        return state.average, state.square, _times(g, np.full(3, config.step))
-    m = state.average
+        return (
+            state.average,
+            state.square,
+            Parameters(config.step * g.w, config.step * g.b, config.step * g.a),
+        )
+    m, n = state.average, state.step + 1
     average = Parameters(0.9 * m.w + 0.1 * g.w, 0.9 * m.b + 0.1 * g.b, 0.9 * m.a + 0.1 * g.a)
-    square = 0.98 * state.square + 0.02 * np.array([float(np.mean(np.square(x))) for x in g])
-    n = state.step + 1
+    squared = np.concatenate([np.square(g.w).mean((1, 2, 3)), np.square(g.b), [g.a**2]])
+    square = 0.98 * state.square + 0.02 * squared
     size = config.step * min(1.0, n / 20) * max(0.03, 1 - state.step / config.steps)
-    unit = np.sqrt(square / (1 - 0.98**n)) * (1 - 0.9**n) + 1e-30
-    sizes = size * np.array([1.0, config.bias_step, config.bias_step]) / unit
-    return average, square, _times(average, sizes)
-
-
-def _times(p: Parameters, factors: npt.NDArray[np.float64]) -> Parameters:
-    return Parameters(p.w * factors[0], p.b * factors[1], p.a * float(factors[2]))
+    scale = size * np.sqrt(1 - 0.98**n) / (1 - 0.9**n) / (np.sqrt(square) + 1e-30)
+    scale[M:] *= config.bias_step
+    w_scale, b_scale, a_scale = scale[:M, None, None, None], scale[M : 2 * M], float(scale[-1])
+    return average, square, Parameters(w_scale * average.w, b_scale * average.b, a_scale * average.a)
 
 
 def _moved(p: Parameters, step: Parameters) -> Parameters:

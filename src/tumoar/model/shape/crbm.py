@@ -109,3 +109,14 @@ class CRBM:
         hidden = np.prod([n - self.reach for n in v.shape])
         empty = -float(hidden) * float(np.logaddexp(0, self.b.astype(float)).sum())
         return (self.free_energy(v) - empty) / max(float(v.sum()), 1.0)
+
+
+def sparse(model: CRBM) -> CRBM:
+    """The same p(v) with no hidden bias above 0: units that are mostly on are exchanged for their complement.
+
+    h → 1 − h turns (w, b) of a group into (−w, −b) and adds w to the field of voxels with a full complement.
+    """
+    on = model.b > 0
+    sign = np.where(on, -1, 1).astype(np.float32)
+    shift = float(model.full[on].sum())
+    return CRBM(model.w * sign[:, None, None, None], model.b * sign, model.a + shift)

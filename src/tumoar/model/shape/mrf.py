@@ -29,8 +29,8 @@ class FirstOrderMRF:
         """β Σ_j (2 v_j − 1) over the 26 neighbors j."""
         n = np.pad(v, 1).astype(np.int8)
         for axis in range(3):
-            before, here, after = (np.take(n, range(d, n.shape[axis] - 2 + d), axis) for d in range(3))
-            n = before + here + after
+            x = np.moveaxis(n, axis, 0)
+            n = np.moveaxis(x[:-2] + x[1:-1] + x[2:], 0, axis)
         log_odds = np.float32(self.beta) * (2 * (n - v) - 26)
         return np.where(region, log_odds, np.float32(0))
 

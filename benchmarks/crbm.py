@@ -1,0 +1,97 @@
+"""Time of one field draw of the cRBM: tumor + 10 mm, whole brain; against a dense convolution; 1 and 2 threads.
+
+The volume is 160x192x160 with a tumor-like blob of 60 cm³ and 0.2 % salt noise. The dense rival is one FFT
+convolution per filter, forward and back, on the box of the smaller region. Prints, as its last line, one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numba as nb
+import numpy as np
+from scipy.fft import irfftn, next_fast_len, rfftn
+from scipy.ndimage import distance_transform_edt, gaussian_filter
+
+from tumoar.numerics.convolve import REACH, M, R, pack
+from tumoar.numerics.convolve_field import draw_field
+
+PROJECT = Path(__file__).resolve().parents[1]
+SHAPE = (160, 192, 160)
+
+
+def case(rng):
+    x = np.meshgrid(*(np.arange(n, dtype=np.float32) for n in SHAPE), indexing="ij", sparse=True)
+    brain = sum(((g - n / 2) / (0.43 * n)) ** 2 for g, n in zip(x, SHAPE)) < 1
+    distance = np.sqrt(sum((g - c) ** 2 for g, c in zip(x, (88, 119, 58))))
+    rough = gaussian_filter(rng.standard_normal(SHAPE, np.float32), 6)
+    score = np.where(brain, -distance + 9 * rough / rough.std(), -np.inf)
+    tumor = score >= np.partition(score.ravel(), -60_000)[-60_000]
+    return tumor | (brain & (rng.random(SHAPE) < 0.002)), distance_transform_edt(~tumor) <= 10, brain
+
+
+def best(run, repeats):
+    run()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def dense(v, w, rng):
+    """Forward and backward FFT convolutions of the same box with every filter."""
+    size = [next_fast_len(n, real=True) for n in v.shape]
+    V = rfftn(v.astype(np.float32), size)
+    total = np.zeros_like(V)
+    for f in w.repeat(2, 1).repeat(2, 2).repeat(2, 3):
+        F = rfftn(f, size)
+        c = irfftn(V * F.conj(), size)
+        h = rng.random(c.shape, np.float32) < 1 / (1 + np.exp(-c))
+        total += rfftn(h.astype(np.float32), size) * F
+    return irfftn(total, size)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    repeats = 1 if options.quick else 5
+    rng = np.random.default_rng(0)
+    v, near, brain = case(rng)
+    w = gaussian_filter(rng.standard_normal((M, R, R, R)).astype(np.float32), (0, 0.8, 0.8, 0.8))
+    w *= np.float32(0.02) / w.std()
+    filters = pack(w, rng.normal(-1.5, 0.7, M))
+    box = tuple(slice(max(0, p.min() - REACH), p.max() + REACH + 1) for p in np.nonzero(near))
+    nb.set_num_threads(1)
+    figures = {
+        "active_s": best(lambda: draw_field(v, near, filters, -0.7, 1), repeats),
+        "brain_s": best(lambda: draw_field(v, brain, filters, -0.7, 1), repeats),
+        "dense_s": best(lambda: dense(v[box], w, rng), 1),
+    }
+    figures["dense_ratio"] = figures["dense_s"] / figures["active_s"]
+    # every place adds up to 8 table rows of 7 x 56 integers: the share of that bound which is reached
+    places = np.prod([n.stop - n.start for n in box])
+    figures["lookup_gops"] = places * GROUPS_TAPS / figures["active_s"] / 1e9
+    if nb.config.NUMBA_NUM_THREADS > 1:
+        nb.set_num_threads(2)
+        for name, region in (("active", near), ("brain", brain)):
+            seconds = best(lambda region=region: draw_field(v, region, filters, -0.7, 1), repeats)
+            figures[f"{name}_speedup_2_threads"] = figures[f"{name}_s"] / seconds
+    figures = {k: round(float(x), 4) for k, x in figures.items()}
+    if not options.quick:
+        rows = [f"| {k} | {x} |" for k, x in figures.items()]
+        text = ["# One field draw of the cRBM", "", __doc__.split("\n\n")[1].strip(), "", "| figure | value |",
+                "|---|---|", *rows, ""]  # fmt: skip
+        (PROJECT / "docs" / "results" / "crbm.md").write_text("\n".join(text), encoding="utf-8")
+    print(json.dumps(figures))
+
+
+GROUPS_TAPS = 8 * R * R * R  # additions per place of the dense table walk
+
+if __name__ == "__main__":
+    main()

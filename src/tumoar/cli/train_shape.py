@@ -1,0 +1,159 @@
+"""`tumoar train shape` and `tumoar train combine`: shape priors from masks; one model file from several."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tumoar.errors import GeometryError, UsageError
+
+if TYPE_CHECKING:
+    from tumoar.train.shape import ShapeTraining, State
+    from tumoar.train.shape_data import Shape
+
+EVERY = 100  # steps from checkpoint to checkpoint
+SMALLEST = 300  # mm³: below, a mask says little about shape
+
+
+def shape(
+    masks: Annotated[list[Path], typer.Argument(help="Label maps on 1 mm grids.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The model file to write.")],
+    maps: Annotated[str, typer.Option(help="Which maps: z (tumor), y (core) or zy.")] = "zy",
+    core: Annotated[str, typer.Option(help="Labels that make the core.")] = "2,3",
+    rule: Annotated[
+        Literal["recovery", "cd"], typer.Option(help="How to learn: our default, or as in the paper.")
+    ] = "recovery",
+    steps: Annotated[int | None, typer.Option(help="Gradient steps (default: those of the rule).")] = None,
+    held_out: Annotated[int, typer.Option(help="Patients to hold out for tests.")] = 30,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 2019,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints; a run found there is resumed.")
+    ] = None,
+) -> None:
+    """Train the tumor shape prior: one cRBM per map, from masks of many patients."""
+    from dataclasses import asdict, replace
+
+    from tumoar import __version__
+    from tumoar.io.shapes import shape_section
+    from tumoar.io.store import save_sections
+    from tumoar.model.shape.crbm import sparse
+    from tumoar.train.shape import PAPER, ShapeTraining
+
+    if not maps or set(maps) - set("zy"):
+        raise UsageError("maps", "maps must be z, y or zy", found=maps)
+    config = PAPER if rule == "cd" else ShapeTraining()
+    if steps is not None:
+        config = replace(config, steps=steps)
+    labels = [int(x) for x in core.split(",")]
+    shapes = read_shapes(masks, labels)
+    volumes = tumor_volumes(masks, labels)
+    sections = {}
+    for name in maps:
+        used, held = split(shapes[name], held_out, seed)
+        checkpoint = None if checkpoints is None else checkpoints / f"shape_{name}.npz"
+        state = _train(used, config, seed, checkpoint, name)
+        sections[f"shape_{name}"] = shape_section(
+            sparse(state.model),
+            {
+                "command": f"tumoar train shape --maps {name} --rule {rule} --seed {seed}",
+                "version": __version__,
+                "training": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()},
+                "subjects": sorted(s.name for s in used),
+                "held_out": sorted(s.name for s in held),
+                "mean_mm3": volumes,
+            },
+        )
+    typer.echo(f"{output} {save_sections(output, sections)}")
+
+
+def combine(
+    models: Annotated[list[Path], typer.Argument(help="Model files.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The model file to write.")],
+) -> None:
+    """Join the sections of several model files in one."""
+    from tumoar.io.store import Section, load_sections, save_sections
+
+    sections: dict[str, Section] = {}
+    for path in models:
+        for name, section in load_sections(path).items():
+            if name in sections:
+                raise UsageError("sections", f"section {name} is in two of the files", file=path)
+            sections[name] = section
+    typer.echo(f"{output} {save_sections(output, sections)}")
+
+
+def split(shapes: list[Shape], held_out: int, seed: int) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+    """Shapes to train on, and those of held-out patients."""
+    from tumoar.train.shape_data import split_by_patient
+
+    return split_by_patient(shapes, held_out, seed)
+
+
+def read_shapes(paths: list[Path], core: list[int]) -> dict[str, list[Shape]]:
+    """Shapes of the tumor map z (any label) and of the core map y (the labels of `core`)."""
+    import numpy as np
+
+    from tumoar.train.shape_data import shape_of
+
+    out: dict[str, list[Shape]] = {"z": [], "y": []}
+    for path in paths:
+        labels = _labels(path)
+        for name, mask in (("z", labels > 0), ("y", np.isin(labels, core))):
+            found = shape_of(path.name.split(".")[0], mask)
+            if found is not None and found.volume >= SMALLEST:
+                out[name].append(found)
+    return out
+
+
+def tumor_volumes(paths: list[Path], core: list[int]) -> dict[str, float]:
+    """Mean volume of core and edema in mm³, for the prior of the likelihood parameters."""
+    import numpy as np
+
+    counts = [(int(np.isin(x, core).sum()), int((x > 0).sum())) for x in map(_labels, paths)]
+    core_mm3, tumor_mm3 = np.mean(counts, axis=0)
+    return {"core": round(float(core_mm3), 1), "edema": round(float(tumor_mm3 - core_mm3), 1)}
+
+
+def _labels(path: Path) -> Any:
+    """A label map with canonical axes; 1 mm voxels are required, because filters have a size in mm."""
+    import nibabel as nib
+    import numpy as np
+
+    image = nib.as_closest_canonical(nib.load(path))
+    spacing = np.linalg.norm(image.affine[:3, :3], axis=0)
+    if np.abs(spacing - 1).max() > 0.01:
+        raise GeometryError(
+            "spacing",
+            "masks must have 1 mm voxels",
+            file=path,
+            found=spacing.round(3).tolist(),
+            do="resample it",
+        )
+    return np.asarray(image.dataobj)
+
+
+def _train(
+    shapes: tuple[Shape, ...], config: ShapeTraining, seed: int, checkpoint: Path | None, name: str
+) -> State:
+    import numpy as np
+    from rich.progress import Progress
+
+    from tumoar.train import shape as training
+
+    begin = training.start(shapes, config, seed)
+    if checkpoint is not None and checkpoint.exists():
+        begin = training.from_arrays(dict(np.load(checkpoint)))
+    state = begin
+    with Progress() as progress:
+        bar = progress.add_task(name, total=config.steps, completed=begin.step)
+        for state, info in training.train(shapes, config, begin):
+            progress.update(bar, completed=info.step, description=f"{name} error {info.error:.3f}")
+            if checkpoint is not None and state.step % EVERY == 0:
+                temporary = checkpoint.with_suffix(".part.npz")
+                arrays: dict[str, Any] = training.to_arrays(state)
+                np.savez(temporary, **arrays)
+                os.replace(temporary, checkpoint)
+    return state

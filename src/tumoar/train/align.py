@@ -1,0 +1,106 @@
+"""Affine alignment of prepared heads to a common box, from landmarks that the labels themselves give.
+
+Landmarks are the centroids of all structures and the extents of the brain. Their average shape is found by
+alternating least squares (generalized Procrustes with affine maps); each head is then read through its map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+
+from tumoar.labels import LabelTable
+from tumoar.train.mesh import CUBE
+
+Points = npt.NDArray[np.float64]
+Affine = npt.NDArray[np.float64]
+Maps = npt.NDArray[np.uint8]
+
+MARGIN_BELOW = (20.0, 22.0, 30.0)
+"""mm of box beyond the brain's extents: left and right alike, behind, and below."""
+MARGIN_ABOVE = (20.0, 34.0, 20.0)
+"""mm of box beyond the brain's right, beyond the eyes' front, above the brain."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The common box, and the average landmarks (M, 3) in its voxels."""
+
+    shape: tuple[int, int, int]
+    landmarks: Points
+
+    def to_head(self, head: Maps, labels: LabelTable) -> Affine:
+        """4x4 map from the box's voxels to those of a head, also of one not aligned with the others."""
+        return fit(self.landmarks, landmarks(head, labels))
+
+    def place(self, head: Maps, labels: LabelTable) -> Maps:
+        """The head in the box."""
+        return resample(head, self.to_head(head, labels), self.shape)
+
+
+def align(heads: Iterable[Maps], labels: LabelTable) -> Alignment:
+    """Common box for prepared label maps (our indices, canonical, 1 mm)."""
+    marks = np.stack([landmarks(head, labels) for head in heads])
+    mean = mean_shape(marks)
+    # The last six are the brain's extents, low and high along each axis; the eyes reach farther to the front.
+    extents = mean[-6:].reshape(3, 2, 3)
+    low = np.array([extents[a, 0, a] for a in range(3)]) - MARGIN_BELOW
+    high = np.array([extents[a, 1, a] for a in range(3)])
+    high[1] = max(high[1], mean[:-7, 1].max() - 12)
+    high += MARGIN_ABOVE
+    size = np.ceil((high - low) / CUBE).astype(int) * CUBE
+    origin = (low + high - size) / 2
+    return Alignment((int(size[0]), int(size[1]), int(size[2])), mean - origin)
+
+
+def landmarks(head: Maps, labels: LabelTable) -> Points:
+    """(M, 3) centroids of all trained structures but background, the brain's center and its six extents."""
+    indices = [s.index for s in labels.structures[1:] if s.trained]
+    boxes = ndi.find_objects(head.astype(np.int32))
+    points = []
+    for index in indices:
+        box = boxes[index - 1]
+        points.append(np.argwhere(head[box] == index).mean(0) + [axis.start for axis in box])
+    brain = np.isin(head, labels.indices[labels.in_brain])
+    profiles = [brain.sum(other) for other in ((1, 2), (0, 2), (0, 1))]
+    center = np.array([(p * np.arange(len(p))).sum() / p.sum() for p in profiles])
+    points.append(center)
+    for axis, profile in enumerate(profiles):
+        for part in (0.02, 0.98):
+            point = center.copy()
+            point[axis] = np.searchsorted(np.cumsum(profile), part * profile.sum())
+            points.append(point)
+    return np.array(points)
+
+
+def mean_shape(marks: npt.NDArray[np.float64], rounds: int = 5) -> Points:
+    """(M, 3) average of landmark sets (S, M, 3) up to affine maps, of average size and place."""
+    mean = marks.mean(0)
+    for _ in range(rounds):
+        mean = np.stack([apply(np.linalg.inv(fit(mean, head)), head) for head in marks]).mean(0)
+    # The rounds may drift: bring the result back to the plain average.
+    return apply(fit(mean, marks.mean(0)), mean)
+
+
+def fit(source: Points, target: Points) -> Affine:
+    """4x4 least-squares affine map of points to points."""
+    homogeneous = np.column_stack([source, np.ones(len(source))])
+    out = np.eye(4)
+    out[:3] = np.linalg.lstsq(homogeneous, target, rcond=None)[0].T
+    return out
+
+
+def apply(affine: npt.NDArray[np.floating], points: Points) -> Points:
+    """Points through a 4x4 map."""
+    return points @ affine[:3, :3].T + affine[:3, 3]
+
+
+def resample(head: Maps, to_head: Affine, shape: tuple[int, int, int]) -> Maps:
+    """The head read at the box's voxels, nearest neighbor; 0 outside."""
+    return ndi.affine_transform(
+        head, to_head[:3, :3], to_head[:3, 3], shape, order=0, mode="constant", cval=0
+    )

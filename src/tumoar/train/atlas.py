@@ -1,0 +1,320 @@
+"""The mesh atlas from label maps of several heads: group-wise registration (Van Leemput 2009).
+
+Alternates between each head's node positions (guarded L-BFGS), the reference positions (Ashburner's prior is
+symmetric: heads serve as its references) and the node probabilities (EM), from coarse meshes to fine; then
+edges collapse where that shortens the description. A step depends on the state alone, so that a run continued
+from a stored state is the same to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+
+from tumoar.labels import LabelTable
+from tumoar.numerics import tetra, tetra_labels
+from tumoar.numerics.lbfgs import minimize
+from tumoar.numerics.tetra_cost import gather, incidence
+from tumoar.numerics.tetra_prior import elastic_curvature, elastic_energy
+from tumoar.train import mesh
+from tumoar.train.collapse import collapse
+
+Maps = npt.NDArray[np.uint8]
+Nodes = npt.NDArray[np.float64]
+Tetrahedra = npt.NDArray[np.int32]
+Alpha = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A mesh and how long to fit it: one size, or those of thin organs, borders and uncertain places."""
+
+    sizes: tuple[float, ...]
+    iterations: int
+
+
+@dataclass(frozen=True)
+class AtlasSettings:
+    """Settings of the training; lengths in voxels (mm)."""
+
+    levels: tuple[Level, ...] = (
+        Level((12.0,), 10),
+        Level((7.0,), 10),
+        Level((2.4, 3.2, 4.6), 12),
+        Level((1.7, 2.5, 3.8), 20),
+    )
+    slope: float = 0.35
+    thin: tuple[str, ...] = ("optic chiasm", "left optic nerve", "right optic nerve")
+    catch_all: tuple[str, ...] = ("background", "white matter", "gray matter", "CSF")
+    stiffness: float = 0.1  # of the deformation prior
+    floor: float = 1e-4  # probability that a training label is mere noise
+    kappa: float = 0.01  # Dirichlet count per label and node: zeros would never leave
+    evaluations: int = 3  # of each head's cost per iteration
+    reference_evaluations: int = 4
+    em_passes: int = 2
+    first_em_passes: int = 6
+    collapses: int = 1  # passes over all edges
+    polish: int = 10  # iterations after each pass
+    protect: float = 0.05  # nodes with more than this of a thin organ do not collapse
+    alike: float = 0.3  # total variation between two nodes' probabilities above which they are not merged
+    collapse_screen: float = 60.0  # nats
+    collapse_rounds: int = 2
+    min_volume: float = 0.5  # six-fold, after a collapse
+    min_quality: float = 0.2
+    prune: float = 1e-3  # smaller node probabilities become 0 in the finished atlas
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step: 'mesh' begins a level, 'fit' is an iteration, 'collapse' a pass over all edges."""
+
+    kind: str
+    level: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a step needs: reference (V, 3), tetrahedra (T, 4), positions (S, V, 3), alpha (V, K).
+
+    `done` steps are behind; `data` is the cost of all label maps when the probabilities were last updated.
+    """
+
+    done: int
+    reference: Nodes
+    tetrahedra: Tetrahedra
+    positions: Nodes
+    alpha: Alpha
+    data: float
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a step did: costs in nats per voxel, range of the volume ratios to the reference."""
+
+    stage: Stage
+    done: int
+    total: int
+    nodes: int
+    data: float
+    prior: float
+    smallest: float
+    largest: float
+
+
+def plan(settings: AtlasSettings) -> tuple[Stage, ...]:
+    """All steps of a training."""
+    stages = []
+    for n, level in enumerate(settings.levels):
+        weight = 1.0 + n
+        stages += [Stage("mesh", n, weight), *[Stage("fit", n, weight)] * level.iterations]
+    last = len(settings.levels) - 1
+    for _ in range(settings.collapses):
+        stages += [Stage("collapse", last, 60.0), *[Stage("fit", last, 1.0 + last)] * settings.polish]
+    return tuple(stages)
+
+
+def start(maps: Maps, K: int) -> State:
+    """The state before the first step."""
+    empty = np.zeros((0, 3))
+    positions = np.zeros((len(maps), 0, 3))
+    return State(0, empty, np.zeros((0, 4), np.int32), positions, np.zeros((0, K), np.float32), np.inf)
+
+
+def train(
+    maps: Maps, labels: LabelTable, settings: AtlasSettings, seed: int, state: State | None = None
+) -> Iterator[tuple[State, Info]]:
+    """Steps of the training on aligned maps (S, X, Y, Z); values are positions among the trained labels.
+
+    Continues from `state` if one is given.
+    """
+    names = [s.name for s in labels.structures if s.trained]
+    if maps.max() >= len(names):
+        raise ValueError(f"maps must hold values below {len(names)}, got {maps.max()}")
+    stages = plan(settings)
+    state = start(maps, len(names)) if state is None else state
+    while state.done < len(stages):
+        stage = stages[state.done]
+        rng = np.random.default_rng([seed, state.done])
+        if stage.kind == "mesh":
+            state = _begin_level(state, maps, names, settings, settings.levels[stage.level], rng)
+        elif stage.kind == "fit":
+            state = _iterate(state, maps, settings)
+        else:
+            state = _collapse(state, maps, names, settings, rng)
+        state = replace(state, done=state.done + 1)
+        yield state, _describe(state, stage, len(stages), maps, settings)
+
+
+# ---- steps -------------------------------------------------------------------------------------------------
+
+
+def _begin_level(
+    state: State,
+    maps: Maps,
+    names: list[str],
+    settings: AtlasSettings,
+    level: Level,
+    rng: np.random.Generator,
+) -> State:
+    """A new mesh for the same reference space; the heads' deformations are carried over."""
+    shape = _shape(maps[0])
+    if len(level.sizes) == 1:
+        reference, tetrahedra = mesh.uniform_mesh(shape, level.sizes[0], rng)
+    else:
+        fine, border, uncertain = level.sizes
+        probability = tetra.rasterize(state.reference, state.tetrahedra, state.alpha, shape)
+        thin = [names.index(n) for n in settings.thin]
+        organs = [[k] for k, n in enumerate(names) if n not in (*settings.thin, *settings.catch_all)]
+        size = mesh.size_map(probability, thin, organs, (fine, border, uncertain), settings.slope)
+        reference, tetrahedra = mesh.graded_mesh(shape, size, rng)
+    positions = np.tile(reference, (len(maps), 1, 1))
+    if len(state.reference):
+        free = mesh.free_directions(reference, shape)
+        for s, old in enumerate(state.positions):
+            shift = _displacement_at(reference, state, old, shape) * free
+            positions[s] = _unfolded(reference, tetrahedra, shift)
+    K = len(names)
+    flat = np.full((len(reference), K), 1 / K, np.float32)
+    alpha, data = _probabilities(positions, tetrahedra, flat, maps, settings, settings.first_em_passes)
+    return replace(
+        state, reference=reference, tetrahedra=tetrahedra, positions=positions, alpha=alpha, data=data
+    )
+
+
+def _iterate(state: State, maps: Maps, settings: AtlasSettings) -> State:
+    """Positions of each head, then of the reference, then probabilities."""
+    positions = np.stack(
+        [
+            fit(state.reference, state.tetrahedra, state.alpha, values, settings, settings.evaluations, x)
+            for values, x in zip(maps, state.positions)
+        ]
+    )
+    reference = _fit_reference(state, positions, _shape(maps[0]), settings)
+    alpha, data = _probabilities(positions, state.tetrahedra, state.alpha, maps, settings, settings.em_passes)
+    return replace(state, reference=reference, positions=positions, alpha=alpha, data=data)
+
+
+def _collapse(
+    state: State, maps: Maps, names: list[str], settings: AtlasSettings, rng: np.random.Generator
+) -> State:
+    """One pass over the edges; nodes of thin organs are kept."""
+    data, counts = tetra_labels.counts(state.positions, state.tetrahedra, state.alpha, maps, settings.floor)
+    thin = state.alpha[:, [names.index(n) for n in settings.thin]].sum(1) > settings.protect
+    return replace(collapse(state, maps, counts, thin, settings, rng), data=data)
+
+
+def fit(
+    reference: Nodes,
+    tetrahedra: Tetrahedra,
+    alpha: Alpha,
+    values: Maps,
+    settings: AtlasSettings,
+    evaluations: int,
+    nodes: Nodes | None = None,
+) -> Nodes:
+    """Node positions that fit one label map, from `nodes` or the reference."""
+    free = mesh.free_directions(reference, _shape(values))
+    at = incidence(tetrahedra, len(reference))
+
+    def cost(x: Nodes) -> tuple[float, Nodes]:
+        energy, pull = elastic_energy(x, reference, tetrahedra, settings.stiffness)
+        if not np.isfinite(energy):
+            return energy, x
+        data, slope = tetra_labels.cost_and_gradient(x, tetrahedra, alpha, values, settings.floor)
+        return data + energy, gather(slope + pull, at) * free
+
+    x = reference if nodes is None else nodes
+    curvature = tetra_labels.curvature(x, tetrahedra, alpha, values, settings.floor)
+    curvature += elastic_curvature(reference, tetrahedra, settings.stiffness)
+    return minimize(cost, x, gather(curvature, at), tetrahedra, evaluations).nodes
+
+
+def _fit_reference(state: State, positions: Nodes, shape: mesh.Shape, settings: AtlasSettings) -> Nodes:
+    """Reference positions for which all heads together are least deformed."""
+    free = mesh.free_directions(state.reference, shape)
+    tetrahedra = state.tetrahedra
+    at = incidence(tetrahedra, len(state.reference))
+
+    def cost(x: Nodes) -> tuple[float, Nodes]:
+        parts = [elastic_energy(x, head, tetrahedra, settings.stiffness) for head in positions]
+        pull = np.zeros((len(tetrahedra), 4, 3))
+        for _, part in parts:
+            pull += part
+        return sum(energy for energy, _ in parts), gather(pull, at) * free
+
+    curvature = np.zeros((len(tetrahedra), 4, 3))
+    for head in positions:
+        curvature += elastic_curvature(head, tetrahedra, settings.stiffness)
+    diagonal = gather(curvature, at)
+    evaluations = settings.reference_evaluations
+    return minimize(cost, state.reference, diagonal, tetrahedra, evaluations, radius=0.5).nodes
+
+
+def _probabilities(
+    positions: Nodes, tetrahedra: Tetrahedra, alpha: Alpha, maps: Maps, settings: AtlasSettings, passes: int
+) -> tuple[Alpha, float]:
+    """EM for the node probabilities, and the cost before its last step; kappa keeps all labels possible."""
+    data = np.inf
+    for _ in range(passes):
+        data, counts = tetra_labels.counts(positions, tetrahedra, alpha, maps, settings.floor)
+        counts += settings.kappa
+        alpha = (counts / counts.sum(1, keepdims=True)).astype(np.float32)
+    return alpha, data
+
+
+# ---- between meshes ----------------------------------------------------------------------------------------
+
+
+def _displacement_at(points: Nodes, state: State, nodes: Nodes, shape: mesh.Shape) -> Nodes:
+    """(P, 3) displacement of a head at reference points, through the voxel grid."""
+    shift = (nodes - state.reference).astype(np.float32)
+    covered = tetra.owners(state.reference, state.tetrahedra, shape) >= 0
+    field = np.empty((*shape, 3))
+    for d in range(3):
+        # A probability-like pair of columns: the rasterizer cuts negative values.
+        low = float(shift[:, d].min())
+        value = (
+            tetra.rasterize(state.reference, state.tetrahedra, shift[:, d : d + 1] - low, shape)[..., 0] + low
+        )
+        field[..., d] = np.where(covered, value, 0.0)
+    sampled = [ndi.map_coordinates(field[..., d], points.T, order=1, mode="nearest") for d in range(3)]
+    return np.stack(sampled, 1)
+
+
+def _unfolded(reference: Nodes, tetrahedra: Tetrahedra, shift: Nodes) -> Nodes:
+    """Displaced nodes; displacements shrink around tetrahedra that would fold."""
+    rest = tetra.volumes(reference, tetrahedra)
+    for _ in range(100):
+        folded = tetra.volumes(reference + shift, tetrahedra) <= 0.05 * rest
+        if not folded.any():
+            break
+        shift[np.unique(tetrahedra[folded])] *= 0.9
+    return reference + shift
+
+
+def _describe(state: State, stage: Stage, total: int, maps: Maps, settings: AtlasSettings) -> Info:
+    energies = [
+        elastic_energy(x, state.reference, state.tetrahedra, settings.stiffness)[0] for x in state.positions
+    ]
+    rest = tetra.volumes(state.reference, state.tetrahedra)
+    ratios = np.stack([tetra.volumes(x, state.tetrahedra) for x in state.positions]) / rest
+    return Info(
+        stage,
+        state.done,
+        total,
+        len(state.reference),
+        state.data / maps.size,
+        sum(energies) / maps.size,
+        float(ratios.min()),
+        float(ratios.max()),
+    )
+
+
+def _shape(values: Maps) -> mesh.Shape:
+    i, j, k = values.shape
+    return i, j, k

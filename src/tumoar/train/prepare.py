@@ -1,0 +1,244 @@
+"""Whole-head label maps of another vocabulary become label maps of ours, driven by `data/heads.toml`.
+
+Brain structures are taken over, merged and cleaned here; what lies in the eye sockets is made in `orbits`.
+Arrays are canonical (left has the smaller i) at 1 mm.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+from scipy.spatial import cKDTree
+
+from tumoar.errors import GeometryError, ModelFileError, UnreadableFileError
+from tumoar.image import Grid
+from tumoar.labels import LabelTable
+from tumoar.train import orbits
+
+IntArray = npt.NDArray[np.integer]
+Mask = npt.NDArray[np.bool_]
+
+_FACES = ndi.generate_binary_structure(3, 1)
+_CORNERS = ndi.generate_binary_structure(3, 3)
+
+
+@dataclass(frozen=True)
+class HeadTable:
+    """Source codes of structures and tissues, settings of each preparation step, volumes to expect in ml."""
+
+    spacing: float
+    tolerance: float
+    structures: Mapping[str, tuple[int, ...]]
+    tissue: Mapping[str, tuple[int, ...]]
+    cleaning: Mapping[str, Any]
+    nerve: orbits.NerveSettings
+    eye: orbits.EyeSettings
+    muscle: orbits.MuscleSettings
+    fat: orbits.FatSettings
+    volumes: Mapping[str, tuple[float, float]]
+
+    def __post_init__(self) -> None:
+        codes = [c for row in (*self.structures.values(), *self.tissue.values()) for c in row]
+        repeated = sorted({c for c in codes if codes.count(c) > 1})
+        if repeated:
+            raise ModelFileError("heads", "source code given twice in the head table", found=repeated)
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """All source codes that may occur."""
+        return frozenset(c for row in (*self.structures.values(), *self.tissue.values()) for c in row)
+
+
+def parse_heads(table: Mapping[str, Any]) -> HeadTable:
+    """Build a `HeadTable` from parsed TOML; unknown and missing keys are errors."""
+    parts = {
+        "nerve": orbits.NerveSettings,
+        "eye": orbits.EyeSettings,
+        "muscle": orbits.MuscleSettings,
+        "fat": orbits.FatSettings,
+    }
+    try:
+        rows = {key: parts[key](**value) if key in parts else value for key, value in table.items()}
+        for key in ("structures", "tissue", "volumes"):
+            rows[key] = {name: tuple(values) for name, values in table[key].items()}
+        return HeadTable(**rows)
+    except (KeyError, TypeError) as error:
+        raise ModelFileError("heads", "head table not usable", found=error) from error
+
+
+@cache
+def default_heads() -> HeadTable:
+    """The table of the label maps that the shipped atlas is trained from."""
+    text = files("tumoar").joinpath("data/heads.toml").read_text(encoding="utf-8")
+    return parse_heads(tomllib.loads(text))
+
+
+def prepare(
+    label_map: IntArray, grid: Grid, table: HeadTable, labels: LabelTable, *, name: str | None = None
+) -> npt.NDArray[np.uint8]:
+    """Label map with our indices from one with the table's source codes; `name` is told in refusals."""
+    _check(label_map, grid, table, name)
+    label_map = label_map.astype(np.int32)
+    source = fill_speckle(label_map, table.tissue["air"], table.cleaning["speckle"])
+    tissue = {key: np.isin(source, codes) for key, codes in table.tissue.items()}
+
+    out = np.full(source.shape, labels.structures[0].index, np.uint8)
+    index = {s.name: s.index for s in labels.structures}
+    for structure, codes in table.structures.items():
+        mask = np.isin(source, codes)
+        if structure in table.cleaning["single"]:
+            mask = largest_component(mask)
+            if not mask.any():
+                raise UnreadableFileError("structure-missing", f"no voxel of {structure}", file=name)
+        out[mask] = index[structure]
+    _keep_one_brain(out, tissue["vessel"], table, labels)
+
+    chiasm = out == index["optic chiasm"]
+    brain = np.isin(out, labels.indices[labels.in_brain]) & (out != index["CSF"])
+    for structure, mask in orbits.make(tissue, chiasm, brain, table, name).items():
+        out[mask] = index[structure]
+    out = absorb_islands(out, table.cleaning["island"])
+    _check_sides(out, labels, name)
+    return out
+
+
+def volumes(label_map: IntArray, grid: Grid, labels: LabelTable) -> dict[str, float]:
+    """Volume of each structure in ml."""
+    counts = np.bincount(label_map.ravel(), minlength=256) * grid.voxel_volume / 1000
+    return {s.name: float(counts[s.index]) for s in labels.structures if s.trained}
+
+
+def out_of_range(measured: Mapping[str, float], table: HeadTable) -> dict[str, tuple[float, float, float]]:
+    """Structures whose volume lies outside the published range: (volume, low, high) in ml."""
+    return {
+        name: (measured[name], low, high)
+        for name, (low, high) in table.volumes.items()
+        if name in measured and not low <= measured[name] <= high
+    }
+
+
+# ---- cleaning ----------------------------------------------------------------------------------------------
+
+
+def fill_speckle(label_map: IntArray, air: tuple[int, ...], size: int) -> IntArray:
+    """Pieces of air with fewer than `size` voxels take the label of the nearest voxel that is not air."""
+    empty = np.isin(label_map, air)
+    pieces, n = ndi.label(empty, _FACES)
+    small = np.bincount(pieces.ravel(), minlength=n + 1) < size
+    small[0] = False
+    speckle = small[pieces]
+    return _take_nearest(label_map, speckle, ~empty)
+
+
+def absorb_islands(label_map: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    """Pieces (26 neighbors) of any label with fewer than `size` voxels take the nearest label that stays."""
+    island = np.zeros(label_map.shape, bool)
+    for value, box in enumerate(ndi.find_objects(label_map.astype(np.int32) + 1)):
+        if box is not None:
+            pieces, n = ndi.label(label_map[box] == value, _CORNERS)
+            small = np.bincount(pieces.ravel(), minlength=n + 1) < size
+            small[0] = False
+            island[box] |= small[pieces]
+    return _take_nearest(label_map, island, ~island)
+
+
+def largest_component(mask: Mask) -> Mask:
+    """The largest piece of a mask, 26 neighbors."""
+    pieces, n = ndi.label(mask, _CORNERS)
+    if n < 2:
+        return mask
+    counts = np.bincount(pieces.ravel())
+    counts[0] = 0
+    return pieces == counts.argmax()
+
+
+def _take_nearest(values: Any, where: Mask, source: Mask) -> Any:
+    """Values at `where` become those of the nearest voxel of `source`."""
+    rim = source & ndi.binary_dilation(where, _CORNERS)
+    known = np.argwhere(rim)
+    out = values.copy()
+    if len(known):
+        _, nearest = cKDTree(known).query(np.argwhere(where))
+        out[where] = values[rim][nearest]
+    return out
+
+
+def _keep_one_brain(out: npt.NDArray[np.uint8], vessel: Mask, table: HeadTable, labels: LabelTable) -> None:
+    """Drop brain labels apart from the brain; vessels inside it become CSF, as they have no label here."""
+    solid, bridge = table.cleaning["solid"], table.cleaning["intracranial"]
+    box = _box_around(np.isin(out, labels.indices[labels.in_brain]), int(2 * bridge) + 2)
+    inner = out[box]
+    brain = np.isin(inner, labels.indices[labels.in_brain])
+    # Filaments, such as air cells taken for CSF, are thinner than twice `solid` and reach far from the rest.
+    body = largest_component(ndi.distance_transform_edt(brain) > solid)
+    distance = ndi.distance_transform_edt(~body)
+    inner[brain & (distance > solid + 1)] = labels.structures[0].index
+    brain &= distance <= solid + 1
+    grown = ndi.distance_transform_edt(~brain) <= bridge
+    closed = ndi.distance_transform_edt(grown) > bridge
+    inner[vessel[box] & closed & ~brain] = labels.structures[labels.l("CSF")].index
+
+
+def _box_around(mask: Mask, margin: int) -> tuple[slice, ...]:
+    found = ndi.find_objects(mask.astype(np.uint8))[0]
+    return tuple(slice(max(0, s.start - margin), min(n, s.stop + margin)) for s, n in zip(found, mask.shape))
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------
+
+
+def _check(label_map: IntArray, grid: Grid, table: HeadTable, name: str | None) -> None:
+    if label_map.shape != grid.shape:
+        raise ValueError(f"label_map must have the grid's shape {grid.shape}, got {label_map.shape}")
+    if np.abs(grid.spacing - table.spacing).max() > table.tolerance:
+        raise GeometryError(
+            "label-spacing",
+            f"label maps must have {table.spacing:g} mm voxels",
+            file=name,
+            found=" x ".join(f"{s:.3g}" for s in grid.spacing) + " mm",
+            do=f"resample to {table.spacing:g} mm with nearest-neighbor interpolation",
+        )
+    axes = grid.affine[:3, :3] / grid.spacing
+    if np.diag(axes).min() < 0.7:
+        raise GeometryError(
+            "label-orientation",
+            "label maps must be in canonical order: right, front, up",
+            file=name,
+            do="reorient to RAS",
+        )
+    unknown = sorted(set(np.unique(label_map).tolist()) - table.codes)
+    if unknown:
+        raise UnreadableFileError(
+            "label-code",
+            "label map holds codes that the head table does not list",
+            file=name,
+            found=", ".join(map(str, unknown[:8])),
+            do="add the codes to a head table and pass it with --table",
+        )
+
+
+def _check_sides(out: npt.NDArray[np.uint8], labels: LabelTable, name: str | None) -> None:
+    """Every left structure must lie to the left (smaller i) of its mirror image."""
+    for s in labels.structures:
+        if s.side != "left" or s.mirror is None or not s.trained:
+            continue
+        other = labels.structures[labels.l(s.mirror)]
+        left, right = (np.nonzero((out == v.index).any((1, 2)))[0] for v in (s, other))
+        for found, structure in ((left, s), (right, other)):
+            if not len(found):
+                raise UnreadableFileError("structure-missing", f"no voxel of {structure.name}", file=name)
+        if left.mean() >= right.mean():
+            raise GeometryError(
+                "label-sides",
+                f"{s.name} lies to the right of {other.name}",
+                file=name,
+                do="the map or its header is mirrored: correct it at its source",
+            )

@@ -1,8 +1,9 @@
 """What the cRBM has learned: free energies of true and altered shapes, free sweeps, samples, filters.
 
-The free energy per voxel above the empty map is compared between held-out shapes, the same shapes with their blocks
-shuffled, eroded, dilated, and spheres of equal volume. Free sweeps (no data) from a real shape and from the empty
-map show whether the prior keeps what it should. Prints, as its last line, one JSON object.
+The free energy per voxel above the empty map is compared between held-out shapes, the same shapes with
+their blocks shuffled, eroded, dilated, and spheres of equal volume. Free sweeps (no data) from a real
+shape and from the empty map show whether the prior keeps what it should. Prints, as its last line, one
+JSON object.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ def main() -> None:
             f"Free energy per voxel above the empty map, mean of {n} held-out shapes:", "",
             "| " + " | ".join(f["free_energy"]) + " |", "|" + "---|" * len(f["free_energy"]),
             "| " + " | ".join(str(x) for x in f["free_energy"].values()) + " |", "",
-            f"After {sweeps} free sweeps from a held-out shape of {middle.volume} mm³: volume x {f['kept_volume']}, "
-            f"Dice {f['kept_dice']}, largest part {f['kept_largest_part']}. From the empty map: "
+            f"After {sweeps} free sweeps from a held-out shape of {middle.volume} mm³: "
+            f"volume x {f['kept_volume']}, Dice {f['kept_dice']}, largest part {f['kept_largest_part']}. From the empty map: "
             f"{f['risen_from_empty']} voxels.", "", f"![filters](../figures/filters_{name}.png)", "",
         ]  # fmt: skip
         if not options.quick:

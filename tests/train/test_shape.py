@@ -151,7 +151,7 @@ def test_a_state_is_a_value():
 
 def test_training_raises_the_shapes_above_their_surroundings():
     """A short run on balls: the field learned inside is above the field outside."""
-    config = replace(QUICK, steps=40, step=2e-4)
+    config = replace(QUICK, steps=40, step=3e-5)
     *_, (state, info) = training.train(SHAPES, config, training.start(SHAPES, config, 7))
     assert info.step == 40
     v = np.pad(SHAPES[1].v, 8).astype(bool)
@@ -160,9 +160,11 @@ def test_training_raises_the_shapes_above_their_surroundings():
 
 
 def test_divergence_is_a_refusal():
-    config = replace(QUICK, step=10.0)
+    config = replace(QUICK, step=1000.0)
     with pytest.raises(FitError, match="diverged"):
         run(training.start(SHAPES, config, 7), config, 3)
+    with pytest.raises(FitError, match="everywhere"):
+        training._require_bounded(-3.0)
 
 
 def test_model_of_a_state_is_a_crbm():

@@ -33,22 +33,24 @@ from tumoar.train.shape_data import ByteArray, Shape, components, flips, window
 
 FloatArray = npt.NDArray[np.float64]
 TIED = 8  # voxels that share one free tap
+CHECK = 100  # steps from check to check
+LARGEST_FALL = 2.0  # nats per voxel
 
 
 @dataclass(frozen=True)
 class ShapeTraining:
     """Settings; the defaults are our own, `PAPER` has the paper's."""
 
-    steps: int = 3000
-    step: float = 6e-5  # root mean square change of the free taps per step, or the plain step size
-    bias_step: float = 40.0  # that of the biases, relative to it
+    steps: int = 1500
+    step: float = 1e-5  # root mean square change of a filter's taps at first, or the plain step size
+    bias_step: float = 400.0  # that of the biases, relative to it
     scaled: bool = True  # steps of a set size, decaying to zero, along a moving average of the gradient
     batch: int = 4
     pool: int = 40
     window: int = 36
     margin: int = 12
-    free_share: float = 0.4  # chains without data term
-    life_free: float = 25.0
+    free_share: float = 0.3  # chains without data term
+    life_free: float = 20.0
     life: float = 8.0
     rates: tuple[float, float] = (0.03, 0.3)
     grains: tuple[float, float] = (1.0, 3.0)
@@ -149,9 +151,23 @@ def start(shapes: Sequence[Shape], config: ShapeTraining, seed: int) -> State:
 
 def train(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> Iterator[tuple[State, Info]]:
     """States after each step from `state` on; FitError when training diverges: the last state is good."""
+    probe = sorted(shapes, key=lambda s: s.volume)[len(shapes) // 4].v
     while state.step < config.steps:
         state, info = advance(shapes, config, state)
+        if state.step % CHECK == 0:
+            _require_bounded(state.model.rise(probe))
         yield state, info
+
+
+def _require_bounded(rise: float) -> None:
+    """A model under which a tumor is far more probable than none fills any box it is given."""
+    if rise < -LARGEST_FALL:
+        raise FitError(
+            "shape-diverged",
+            "the shape model prefers tumor everywhere",
+            found=f"{-rise:.2f} nats per voxel",
+            do="resume from the last checkpoint with a smaller step",
+        )
 
 
 def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tuple[State, Info]:
@@ -225,11 +241,8 @@ def _direction(
 ) -> tuple[Parameters, npt.NDArray[np.float64], Parameters]:
     """The step along g; scaled for each filter by itself, as otherwise one filter learns and the rest idle."""
     if not config.scaled:
-        return (
-            state.average,
-            state.square,
-            Parameters(config.step * g.w, config.step * g.b, config.step * g.a),
-        )
+        step = Parameters(config.step * g.w, config.step * g.b, config.step * g.a)
+        return state.average, state.square, step
     m, n = state.average, state.step + 1
     average = Parameters(0.9 * m.w + 0.1 * g.w, 0.9 * m.b + 0.1 * g.b, 0.9 * m.a + 0.1 * g.a)
     squared = np.concatenate([np.square(g.w).mean((1, 2, 3)), np.square(g.b), [g.a**2]])

@@ -206,7 +206,7 @@ READ = {
 def test_read(case, run, tmp_path):
     kind, notes, make = READ[case]
     code, out, err = run("--json", make(tmp_path))
-    (image,) = json.loads(out)
+    (image,) = json.loads(out)["images"]
     assert (code, err) == (0, "")
     assert image["looks_like"] == kind
     assert [note.split()[0] for note in image["notes"]] == notes
@@ -215,7 +215,7 @@ def test_read(case, run, tmp_path):
 
 def test_the_facts(run, tmp_path):
     code, out, _ = run("--json", put(tmp_path / "a.nii.gz"))
-    (image,) = json.loads(out)
+    (image,) = json.loads(out)["images"]
     data = head()
     assert code == 0
     assert image == {
@@ -245,6 +245,49 @@ def test_a_folder_is_searched_and_one_bad_image_does_not_hide_the_others(run, tm
     assert "refused: scaling invalid" in lines[1]
     assert [line.split()[0] for line in err.splitlines()] == ["E3-B21", "E4-B11"]
     assert code == 3
+
+
+# What is refused of an image that is given for a contrast it is not: contrasts, id, sentence, the file.
+LARGE = np.diag([4, 4, 4, 1.0])
+CT = np.where(head() > 100, head() // 3, -1000).astype(np.int16)
+MISFITS = {
+    "CT as MR": (["FLAIR"], "B27", "FLAIR looks like CT", nii(CT, LARGE)),
+    "MR as CT": (["CT"], "B27", "CT does not look like CT", nii(head(), LARGE)),
+    "labels": (["T1c"], "B29", "T1c looks like a label map", nii(head() // 100, LARGE)),
+    "twice": (["T2", "FLAIR"], "B30", "T2 and FLAIR are the same image", nii(head(), LARGE)),
+}
+
+
+@pytest.mark.parametrize(
+    "misfit", [pytest.param(m, marks=pytest.mark.slow) if m == "twice" else m for m in MISFITS]
+)
+def test_misfits(misfit, run, tmp_path):
+    contrasts, id, text, make = MISFITS[misfit]
+    path = make(tmp_path)
+    code, out, err = run(*(part for contrast in contrasts for part in ("--image", f"{path}:{contrast}")))
+    assert code == 5
+    assert err.startswith(f"E5-{id} {text}")
+    assert "a.nii" in out
+
+
+def test_a_case_is_summed_up(run, tmp_path):
+    path = put(tmp_path / "a.nii.gz", head(), LARGE)
+    code, out, _ = run("--image", f"{path}:t1C", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["case"]["reference"] == "T1c"
+    assert found["case"]["inputs"][0]["moved_mm"] == 0
+    assert [image["file"] for image in found["images"]] == ["a.nii.gz"]
+    code, out, _ = run("--image", f"{path}:t1C")
+    assert code == 0
+    assert "case on T1c: " in out
+
+
+@pytest.mark.parametrize("given", [[], ["--image", "a.nii"], ["--image", "a.nii:T9"]])
+def test_usage(given, run):
+    code, _, err = run(*given)
+    assert code == 2
+    assert err.startswith("E2-")
 
 
 @pytest.mark.parametrize(("fields", "code", "text"), [({}, 0, ""), ({"pixdim_1": 0}, 4, "E4-B13 voxel size")])

@@ -4,55 +4,67 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tumoar.errors import TumoarError, UnreadableFileError
+from tumoar.cli.images import UseForm, parse_images, read_images
+from tumoar.errors import TumoarError, UnreadableFileError, UsageError
 
 if TYPE_CHECKING:
-    from tumoar.image import Image
+    from rich.table import Table
 
+    from tumoar.image import Case, Image, Input
+    from tumoar.quality import Kind
 
-class UseForm(StrEnum):
-    """Which of two positions in one header to believe."""
-
-    s = "s"
-    q = "q"
+HEAD_LITERS = (0.7, 9.0)  # from a small brain alone to a head with its neck
 
 
 def inspect(
     paths: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(help="Images, or folders searched for *.nii and *.nii.gz.", show_default=False),
-    ],
+    ] = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE:CONTRAST", help="An image of one patient; all of them are also brought together."
+        ),
+    ] = None,
     use_form: Annotated[
         UseForm | None, typer.Option(help="Believe the sform or the qform where the two differ.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Show what each image is and what is wrong with it."""
-    findings = [examine(path, name, use_form) for path, name in _images(paths)]
-    (_print_json if json else _print_table)(findings)
+    named = dict(parse_images(image or []))
+    if not paths and not named:
+        raise UsageError("images", "nothing to inspect", do="give images, folders or --image FILE:CONTRAST")
+    found = [*_images(paths or []), *((path, _printable(path.name)) for path in named.values())]
+    findings = [examine(path, name, use_form) for path, name in found]
     refusals = [finding.refusal for finding in findings if finding.refusal is not None]
+    if not json:
+        _print(_image_table(findings))
+    case = None
+    try:
+        if image and not refusals:
+            case = _bring_together(image, use_form)
+    except TumoarError as error:
+        refusals.append(error)
+    if json:
+        _print_json(findings, case)
+    elif case is not None:
+        _print_case(case)
     for refusal in refusals:
         typer.echo(str(refusal), err=True)
     if refusals:
         raise typer.Exit(refusals[0].exit_code)
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One image: facts as far as it could be read, notes for a reviewer, and why it was refused."""
-
-    name: str
-    facts: Facts | None = None
-    notes: tuple[str, ...] = ()
-    refusal: TumoarError | None = field(default=None, compare=False)
+# ---- one image ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,16 @@ class Facts:
     zeros: float
 
 
+@dataclass(frozen=True)
+class Finding:
+    """One image: facts as far as it could be read, notes for a reviewer, and why it was refused."""
+
+    name: str
+    facts: Facts | None = None
+    notes: tuple[str, ...] = ()
+    refusal: TumoarError | None = None
+
+
 def examine(path: Path, name: str, use_form: UseForm | None = None) -> Finding:
     """Read one image and judge it by itself; `name` is what it is called in the table."""
     from tumoar.io.nifti import read_nifti
@@ -77,13 +99,14 @@ def examine(path: Path, name: str, use_form: UseForm | None = None) -> Finding:
     try:
         image = read_nifti(path, use_form=None if use_form is None else use_form.value)
         kind = kind_of(image.data)
-        facts = _facts(image, kind)
-        return Finding(name, facts, tuple(str(note) for note in check_image(image, "image", kind)))
+        facts = _facts(image, "label map" if kind == "labels" else kind)
+        notes = tuple(str(note) for note in check_image(image, "image", kind))
+        return Finding(name, _facts(image, _look(image, kind)), notes)
     except TumoarError as refusal:
         return Finding(name, facts, refusal=refusal)
 
 
-def _facts(image: Image, kind: str) -> Facts:
+def _facts(image: Image, looks_like: str) -> Facts:
     import numpy as np
 
     from tumoar.orientation import orientation_of
@@ -94,10 +117,30 @@ def _facts(image: Image, kind: str) -> Facts:
         spacing_mm=tuple(round(float(s), 6) for s in image.grid.spacing),
         axes=orientation_of(image.grid).codes,
         type=str(image.data.dtype),
-        looks_like="label map" if kind == "labels" else kind,
+        looks_like=looks_like,
         range=(finite.min().item(), finite.max().item()) if finite.size else None,
         zeros=round(1 - np.count_nonzero(image.data) / image.data.size, 4),
     )
+
+
+def _look(image: Image, kind: Kind) -> str:
+    """What the image shows: its kind, and the state of the head if there is one of a head's size."""
+    if kind == "labels":
+        return "label map"
+    import numpy as np
+
+    from tumoar.assemble import CT_BONE, CT_WINDOW
+    from tumoar.inference.head import skull_evidence
+    from tumoar.inference.register import FINE, prepare
+    from tumoar.orientation import canonical
+
+    window, bone = (CT_WINDOW, CT_BONE) if kind == "CT" else (None, None)
+    prepared = prepare(canonical(image)[0], window)
+    if not HEAD_LITERS[0] <= np.count_nonzero(prepared.is_head) * FINE**3 / 1e6 <= HEAD_LITERS[1]:
+        return kind
+    values = np.asarray(prepared.levels[FINE].data, np.float32)
+    evidence = skull_evidence(values, prepared.valid, prepared.is_head, FINE, bone)
+    return f"{kind}, {'skull-stripped' if evidence.is_stripped else 'whole head'}"
 
 
 def _images(paths: list[Path]) -> Iterator[tuple[Path, str]]:
@@ -120,46 +163,123 @@ def _printable(name: str) -> str:
     return printable(name)
 
 
-def _print_json(findings: list[Finding]) -> None:
-    import json
-
-    def row(finding: Finding) -> dict[str, Any]:
-        refusal = finding.refusal
-        refused = (
-            None
-            if refusal is None
-            else {"exit_code": refusal.exit_code, "id": refusal.id, "text": str(refusal)}
-        )
-        facts = {} if finding.facts is None else asdict(finding.facts)
-        return {"file": finding.name, **facts, "notes": finding.notes, "refused": refused}
-
-    typer.echo(json.dumps([row(finding) for finding in findings], indent=2))
-
-
-def _print_table(findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("file", "voxels", "spacing mm", "axes", "type", "looks like", "values", "zeros", "notes"):
-        table.add_column(heading, no_wrap=heading != "notes", overflow="fold")
+def _image_table(findings: list[Finding]) -> Table:
+    rows = []
     for finding in findings:
         notes = [*finding.notes, *(["refused: " + finding.refusal.what] if finding.refusal else [])]
-        table.add_row(*(Text(cell) for cell in (finding.name, *_cells(finding.facts), "; ".join(notes))))
-    # A table for a file or a pipe is not cut to the width of a terminal nobody looks at.
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+        rows.append([finding.name, *_cells(finding.facts), "; ".join(notes)])
+    return _table(
+        ["file", "voxels", "spacing mm", "axes", "type", "looks like", "values", "zeros", "notes"], rows
+    )
 
 
 def _cells(facts: Facts | None) -> list[str]:
     if facts is None:
         return [""] * 7
     return [
-        "×".join(map(str, facts.shape)),
-        "×".join(f"{s:.3g}" for s in facts.spacing_mm),
+        _by(facts.shape),
+        _by(f"{s:.3g}" for s in facts.spacing_mm),
         facts.axes,
         facts.type,
         facts.looks_like,
         "none" if facts.range is None else "…".join(f"{v:g}" for v in facts.range),
         f"{100 * facts.zeros:.0f} %",
     ]
+
+
+# ---- all images of a patient -------------------------------------------------------------------------------
+
+
+def _bring_together(given: list[str], use_form: UseForm | None) -> Case:
+    from tumoar.assemble import build_case
+
+    return build_case(read_images(given, use_form))
+
+
+def _print_case(case: Case) -> None:
+    rows = []
+    for item in case.inputs:
+        moved, turned = _motion(item)
+        figures = ", ".join(f"{name} {value:.3g}" for name, value in item.figures.items())
+        rows.append([item.name, item.source, f"{moved:.1f}", f"{turned:.1f}", figures])
+    _print(_table(["contrast", "file", "moved mm", "turned °", "registration"], rows))
+    state = "skull-stripped" if case.skull_stripped else "whole head"
+    typer.echo(f"case on {case.reference}: {_by(case.grid.shape)} voxels of 1 mm, {state}")
+    for note in case.notes:
+        typer.echo(f"note: {note}")
+
+
+def _motion(item: Input) -> tuple[float, float]:
+    """How far (mm, at the center of the image) and by how much (degrees) an input was moved."""
+    import numpy as np
+
+    center = item.grid.world((np.array(item.grid.shape) - 1) / 2)
+    R = item.to_reference[:3, :3]
+    moved = R @ center + item.to_reference[:3, 3] - center
+    cosine = np.clip((np.trace(R) - 1) / 2, -1, 1)
+    return float(np.linalg.norm(moved)), float(np.degrees(np.arccos(cosine)))
+
+
+# ---- printing ----------------------------------------------------------------------------------------------
+
+
+def _print_json(findings: list[Finding], case: Case | None) -> None:
+    import json
+
+    images = [_row(finding) for finding in findings]
+    typer.echo(json.dumps({"images": images, "case": None if case is None else _summary(case)}, indent=2))
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    refusal = finding.refusal
+    told = (
+        None if refusal is None else {"exit_code": refusal.exit_code, "id": refusal.id, "text": str(refusal)}
+    )
+    facts = {} if finding.facts is None else asdict(finding.facts)
+    return {"file": finding.name, **facts, "notes": finding.notes, "refused": told}
+
+
+def _summary(case: Case) -> dict[str, Any]:
+    inputs = []
+    for item in case.inputs:
+        moved, turned = _motion(item)
+        inputs.append(
+            {
+                "contrast": item.name,
+                "file": item.source,
+                "moved_mm": moved,
+                "turned_degrees": turned,
+                "interpolated": item.is_interpolated,
+                "registration": dict(item.figures),
+            }
+        )
+    return {
+        "reference": case.reference,
+        "shape": case.grid.shape,
+        "skull_stripped": case.skull_stripped,
+        "inputs": inputs,
+        "notes": case.notes,
+    }
+
+
+def _table(headings: list[str], rows: list[list[str]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=heading != "notes", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    # A table for a file or a pipe is not cut to the width of a terminal nobody looks at.
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _by(numbers: Iterable[object]) -> str:
+    return "×".join(map(str, numbers))

@@ -1,0 +1,46 @@
+"""Images as they are given on the command line: FILE:CONTRAST."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tumoar.errors import UsageError
+
+if TYPE_CHECKING:
+    from tumoar.image import Image
+
+
+class UseForm(StrEnum):
+    """Which of two positions in one header to believe."""
+
+    s = "s"
+    q = "q"
+
+
+def parse_images(given: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """Name and file of each FILE:CONTRAST; a contrast given again is numbered, "other", "other-2"."""
+    from tumoar.contrasts import find_contrast
+
+    counts: dict[str, int] = {}
+    for text in given:
+        file, _, contrast = text.rpartition(":")
+        if not file:
+            raise UsageError(
+                "images", "image without a contrast", file=text, do="write --image FILE:CONTRAST"
+            )
+        name = find_contrast(contrast).name
+        counts[name] = counts.get(name, 0) + 1
+        yield (name if counts[name] == 1 else f"{name}-{counts[name]}"), Path(file)
+
+
+def read_images(given: Iterable[str], use_form: UseForm | None = None) -> dict[str, Image]:
+    """Read each FILE:CONTRAST, by name."""
+    from tumoar.io.nifti import read_nifti
+
+    return {
+        name: read_nifti(path, use_form=None if use_form is None else use_form.value)
+        for name, path in parse_images(given)
+    }

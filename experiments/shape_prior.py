@@ -124,7 +124,8 @@ def main() -> None:
             "| " + " | ".join(f["free_energy"]) + " |", "|" + "---|" * len(f["free_energy"]),
             "| " + " | ".join(str(x) for x in f["free_energy"].values()) + " |", "",
             f"After {sweeps} free sweeps from a held-out shape of {middle.volume} mm³: "
-            f"volume x {f['kept_volume']}, Dice {f['kept_dice']}, largest part {f['kept_largest_part']}. From the empty map: "
+            f"volume x {f['kept_volume']}, Dice {f['kept_dice']}, "
+            f"largest part {f['kept_largest_part']}. From the empty map: "
             f"{f['risen_from_empty']} voxels.", "", f"![filters](../figures/filters_{name}.png)", "",
         ]  # fmt: skip
         if not options.quick:

@@ -239,7 +239,7 @@ def uncentered(step: Parameters, mu: float, lam: npt.NDArray) -> Parameters:
 def _direction(
     state: State, config: ShapeTraining, g: Parameters
 ) -> tuple[Parameters, npt.NDArray[np.float64], Parameters]:
-    """The step along g; scaled for each filter by itself, as otherwise one filter learns and the rest idle."""
+    """The step along g; scaled for each filter by itself, otherwise one learns and the others idle."""
     if not config.scaled:
         step = Parameters(config.step * g.w, config.step * g.b, config.step * g.a)
         return state.average, state.square, step

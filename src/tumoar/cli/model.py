@@ -1,0 +1,70 @@
+"""`tumoar model`: what a model file holds, whether it is in order, and import of other atlases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tumoar.model.atlas import Atlas
+
+model = typer.Typer(name="model", help="Look into model files, or import one.", no_args_is_help=True)
+
+ModelFile = Annotated[Path, typer.Argument(help="A model file (.npz).", show_default=False)]
+
+
+@model.command()
+def info(path: ModelFile) -> None:
+    """Show what a model file holds."""
+    from tumoar.io.store import load_sections, section_atlas
+
+    sections = load_sections(path)
+    for name, section in sections.items():
+        for key, array in section.arrays.items():
+            typer.echo(f"{name}/{key}: {'x'.join(map(str, array.shape)) or 'one'} {array.dtype}")
+    if "atlas" in sections:
+        _describe(section_atlas(sections, path))
+
+
+@model.command()
+def verify(path: ModelFile) -> None:
+    """Check a model file: digest, sizes, and what its content means."""
+    from tumoar.io.store import load_sections, section_atlas
+
+    sections = load_sections(path)
+    if "atlas" in sections:
+        section_atlas(sections, path)
+    typer.echo(f"in order: {', '.join(sections)}")
+
+
+@model.command()
+def import_samseg(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with a SAMSEG atlas and its tables.", show_default=False)
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.", show_default=False)],
+    mesh: Annotated[str, typer.Option(help="Which mesh of the folder.")] = "atlas_level2.txt.gz",
+) -> None:
+    """Import a SAMSEG atlas as a model of its own structures."""
+    from tumoar.io.samseg import import_samseg as read
+    from tumoar.io.store import save_atlas
+
+    atlas = read(folder, mesh)
+    digest = save_atlas(output, atlas)
+    _describe(atlas)
+    typer.echo(f"written: {output.name}, SHA-256 {digest}")
+
+
+def _describe(atlas: Atlas) -> None:
+    low, high = atlas.box
+    size = " x ".join(f"{n:.0f}" for n in high - low)
+    typer.echo(
+        f"atlas: {len(atlas.nodes)} nodes, {len(atlas.tetrahedra)} tetrahedra, {atlas.labels.K} labels, "
+        f"{size} mm, stiffness {atlas.stiffness:g}"
+    )
+    typer.echo("labels: " + ", ".join(s.name for s in atlas.labels.structures))
+    for key, value in atlas.provenance.items():
+        text = str(value)
+        typer.echo(f"{key}: {text if len(text) <= 200 else text[:197] + '...'}")

@@ -1,0 +1,220 @@
+"""Import of a mesh atlas in SAMSEG's text format, as a model of its own structures.
+
+A folder holds the mesh (`atlas_level2.txt.gz`), the names of its labels (`compressionLookupTable.txt`),
+which of them share a mixture (`sharedGMMParameters.txt`) and the image in whose voxels it is given
+(`template.nii.gz`). A label that the file splits between several mixtures gets the first; all original
+numbers and splits are kept in the atlas' provenance.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.errors import ModelFileError
+from tumoar.io.nifti import read_nifti
+from tumoar.labels import Gmm, LabelTable, Organ, Structure, default_labels
+from tumoar.model.atlas import Atlas
+from tumoar.numerics import tetra
+
+MESH = "atlas_level2.txt.gz"
+
+_MAX_BYTES = 1 << 29
+_OUTSIDE_BRAIN = ("Unknown", "Skull", "Soft", "Eyes", "Optic")
+_ORGANS = {
+    "Brainstem": ("Brain-Stem",),
+    "OpticChiasm": ("Optic-Chiasm",),
+    "Hippocampus_L": ("Left-Hippocampus",),
+    "Hippocampus_R": ("Right-Hippocampus",),
+}
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A mesh as the file has it: voxel coordinates of the template, one column per compressed label."""
+
+    nodes: npt.NDArray[np.float64]
+    tetrahedra: npt.NDArray[np.int32]
+    alpha: npt.NDArray[np.float32]
+    stiffness: float
+    movable: npt.NDArray[np.bool_]
+
+
+def import_samseg(folder: str | Path, mesh: str = MESH) -> Atlas:
+    """The atlas of a SAMSEG atlas folder, in the world of its template."""
+    folder = Path(folder)
+    names, numbers, colors = _lookup_table(folder / "compressionLookupTable.txt")
+    mixtures, splits = _shared_mixtures(folder / "sharedGMMParameters.txt", names)
+    found = read_mesh(folder / mesh)
+    if found.alpha.shape[1] != len(names):
+        raise _unusable(folder / mesh, f"{found.alpha.shape[1]} labels, but {len(names)} names")
+    affine = read_nifti(folder / "template.nii.gz").grid.affine
+    if np.count_nonzero(np.abs(affine[:3, :3]) > 1e-6) != 3:
+        raise _unusable(folder / "template.nii.gz", "the template's axes are not those of the world")
+    tetrahedra = found.tetrahedra
+    if np.linalg.det(affine[:3, :3]) < 0:
+        tetrahedra = tetrahedra[:, [1, 0, 2, 3]]
+    try:
+        atlas = Atlas(
+            found.nodes @ affine[:3, :3].T + affine[:3, 3],
+            tetrahedra,
+            found.alpha,
+            _labels(names, colors, mixtures, splits),
+            found.stiffness,
+            {
+                "imported_from": "SAMSEG",
+                "mesh": mesh,
+                "source_labels": dict(zip(names, numbers)),
+                "split_labels": {name: list(gmms) for name, gmms in splits.items() if len(gmms) > 1},
+            },
+        )
+    except ValueError as error:
+        raise _unusable(folder / mesh, str(error)) from error
+    axes = np.argmax(np.abs(affine[:3, :3]), axis=1)
+    if not np.array_equal(atlas.held, ~found.movable[:, axes]):
+        raise _unusable(folder / mesh, "nodes are fixed elsewhere than on the faces of its box")
+    return atlas
+
+
+# ---- the mesh ----------------------------------------------------------------------------------------------
+
+
+def read_mesh(path: str | Path) -> Mesh:
+    """The reference mesh of a text file, plain or compressed."""
+    path = Path(path)
+    try:
+        return _parse_mesh(iter(_text(path).splitlines()))
+    except (ValueError, KeyError, IndexError, StopIteration, OverflowError) as error:
+        raise _unusable(path, "not a mesh collection") from error
+
+
+def _parse_mesh(lines: Iterator[str]) -> Mesh:
+    P, C, K, M = (
+        int(_after(next(lines), f"Number of {what}")) for what in ("points", "cells", "labels", "meshes")
+    )
+    if not (4 <= P <= 10**7 and 1 <= C <= 10**8 and 1 <= K <= 256 and 0 <= M <= 1000):
+        raise ValueError("sizes out of bounds")
+    next(lines)
+    rows = [next(lines).split() for _ in range(P)]
+    index = {row[0]: v for v, row in enumerate(rows)}
+    nodes = np.array([row[1:4] for row in rows], np.float64)
+    stiffness = float(_after(next(lines), "K"))
+    for _ in range(M * (P + 1)):  # other positions of the same nodes
+        next(lines)
+    next(lines)
+    cells = [next(lines) for _ in range(C)]
+    corners = [cell.split()[2:] for cell in cells if "TETRAHEDRON" in cell]
+    tetrahedra = np.array([[index[c] for c in four] for four in corners], np.int32)
+    next(lines)
+    alpha = np.empty((P, K))
+    movable = np.empty((P, 3), np.bool_)
+    for _ in range(P):
+        identity, *values = next(lines).split()
+        if len(values) != K + 4:
+            raise ValueError("a node with too many or too few values")
+        alpha[index[identity]] = values[:K]
+        movable[index[identity]] = [flag == "true" for flag in values[K + 1 :]]
+    total = alpha.sum(1, keepdims=True)
+    if len(index) != P or not (np.abs(total - 1) < 1e-3).all() or alpha.min() < 0:
+        raise ValueError("nodes are given twice, or their probabilities do not add up to 1")
+    if not (tetra.volumes(nodes, tetrahedra) > 0).all():
+        raise ValueError("folded")
+    return Mesh(nodes, tetrahedra, (alpha / total).astype(np.float32), stiffness, movable)
+
+
+def _after(line: str, what: str) -> str:
+    """The rest of a line that begins with `what`, as in 'Number of points: 5'."""
+    if not line.startswith(f"{what}:"):
+        raise ValueError(f"no '{what}' where it should be")
+    return line[len(what) + 1 :]
+
+
+# ---- labels ------------------------------------------------------------------------------------------------
+
+
+def _lookup_table(path: Path) -> tuple[list[str], list[int], list[str]]:
+    """Names, original numbers and colors in the order of the mesh's columns."""
+    try:
+        rows = [line.split() for line in _text(path).splitlines() if line.strip()]
+        table = {int(row[1]): (row[2], int(row[0]), [int(c) for c in row[3:6]]) for row in rows}
+        names, numbers, colors = zip(*(table[c] for c in range(len(rows))))
+        return list(names), list(numbers), ["#{:02x}{:02x}{:02x}".format(*rgb) for rgb in colors]
+    except (ValueError, KeyError, IndexError) as error:
+        raise _unusable(path, "not a lookup table with one line per label") from error
+
+
+def _shared_mixtures(path: Path, names: list[str]) -> tuple[list[Gmm], dict[str, tuple[str, ...]]]:
+    """Mixtures, and for each label those whose search strings occur in its name."""
+    try:
+        rows = [line.split() for line in _text(path).splitlines() if line.strip() and line.split()[0] != "#"]
+        gmms = [Gmm(row[0], int(row[1])) for row in rows]
+        splits = {
+            name: tuple(row[0] for row in rows if any(part in name for part in row[2:])) for name in names
+        }
+    except (ValueError, IndexError) as error:
+        raise _unusable(path, "not a table of shared mixtures") from error
+    lonely = [name for name, found in splits.items() if not found]
+    if lonely:
+        raise _unusable(path, f"no mixture for {', '.join(lonely)}")
+    return gmms, splits
+
+
+def _labels(
+    names: list[str], colors: list[str], mixtures: list[Gmm], splits: dict[str, tuple[str, ...]]
+) -> LabelTable:
+    """A table of these structures with our tumor classes; label maps hold the mesh's column numbers."""
+    paper = default_labels()
+    used = {splits[name][0] for name in names}
+    structures = []
+    for index, (name, color) in enumerate(zip(names, colors)):
+        side = re.match("(Left|Right)-", name)
+        twin = re.sub("^Left-|^Right-", "Right-" if side and side[1] == "Left" else "Left-", name)
+        paired = side is not None and twin in names
+        structures.append(
+            Structure(
+                name,
+                index,
+                in_brain=not any(part in name for part in _OUTSIDE_BRAIN),
+                gmm=splits[name][0],
+                color=color,
+                side=("left" if side[1] == "Left" else "right") if side and paired else None,
+                mirror=twin if paired else None,
+            )
+        )
+    organs = [
+        Organ(o, paper.organ(o).kind, parts) for o, parts in _ORGANS.items() if set(parts) <= set(names)
+    ]
+    return LabelTable(
+        structures=tuple(structures),
+        gmms=(*(g for g in mixtures if g.name in used), *(g for g in paper.gmms if g.role != "normal")),
+        tumor=tuple(replace(t, index=254 + n) for n, t in enumerate(paper.tumor)),
+        organs=(*organs, *(o for o in paper.organs if o.tumor and not o.structures)),
+    )
+
+
+# ---- files -------------------------------------------------------------------------------------------------
+
+
+def _text(path: Path) -> str:
+    """The whole text of a file, compressed or not, up to a bound."""
+    try:
+        with open(path, "rb") as file:
+            compressed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if compressed else open(path, "rb") as stream:
+            content = stream.read(_MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unusable(path, "cannot read it") from error
+    if len(content) > _MAX_BYTES:
+        raise _unusable(path, "too large")
+    return content.decode("latin-1")
+
+
+def _unusable(path: Path, reason: str) -> ModelFileError:
+    return ModelFileError("B54", f"SAMSEG atlas not usable: {reason}", file=path)

@@ -1,0 +1,165 @@
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference_tetra as ref
+from typer.testing import CliRunner
+
+from tumoar.cli.model import model
+from tumoar.errors import ModelFileError
+from tumoar.image import Grid
+from tumoar.io.nifti import write_nifti
+from tumoar.io.samseg import import_samseg
+from tumoar.io.store import load_atlas
+from tumoar.model.atlas import pi, place
+
+TABLE = """\
+0 0 Unknown 0 0 0 0
+17 2 Left-Hippocampus 220 216 20 255
+53 1 Right-Hippocampus 220 216 20 255
+16 3 Brain-Stem 119 159 176 255
+258 4 Soft_Nonbrain_Tissue 128 128 128 255
+10 5 Left-Thalamus 0 118 14 255
+"""
+SHARED = """\
+# mergedName numberOfComponents searchStrings
+
+Unknown 1 Unknown
+WM 1 Brain-Stem Thalamus
+GM 1 Hippocampus Thalamus
+Soft 3 Soft
+"""
+AFFINE = np.array([[-1.0, 0, 0, 4], [0, 1, 0, -6], [0, 0, 1, -2], [0, 0, 0, 1]])
+
+
+def mesh_text(nodes, tetrahedra, alpha, ids):
+    """A mesh collection with lower cells between the tetrahedra and ids that are not contiguous."""
+    held = (nodes == nodes.min(0)) | (nodes == nodes.max(0))
+    positions = [f"{i} {x:.17g} {y:.17g} {z:.17g}" for i, (x, y, z) in zip(ids, nodes)]
+    cells = []
+    for four in ids[tetrahedra]:
+        cells += [
+            f"{len(cells)} VERTEX {four[0]}",
+            f"{len(cells) + 1} TETRAHEDRON {' '.join(map(str, four))}",
+        ]
+    parameters = [
+        f"{i} {' '.join(f'{v:.7g}' for v in row)} true {' '.join('false' if h else 'true' for h in fixed)}"
+        for i, row, fixed in zip(ids, alpha, held)
+    ]
+    sizes = {"points": len(nodes), "cells": len(cells), "labels": alpha.shape[1], "meshes": 1}
+    head = [f"Number of {what}: {n}" for what, n in sizes.items()]
+    body = ["Reference position ", *positions, "K: 0.1", "Position 0", *positions, "Cells: ", *cells]
+    return "\n".join([*head, *body, "Point parameters: ", *parameters, ""])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    nodes, tetrahedra = ref.jittered(*ref.body_centered((2, 3, 2), 4.0), 0.5, rng)
+    alpha = rng.dirichlet(np.full(6, 0.5), len(nodes))
+    text = mesh_text(nodes, tetrahedra, alpha, 7 + 3 * np.arange(len(nodes)))
+    (tmp_path / "atlas_level2.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "plain.txt").write_text(text)
+    (tmp_path / "compressionLookupTable.txt").write_text(TABLE)
+    (tmp_path / "sharedGMMParameters.txt").write_text(SHARED)
+    write_nifti(tmp_path / "template.nii.gz", np.zeros((9, 13, 9), np.uint8), Grid((9, 13, 9), AFFINE))
+    np.savez(tmp_path / "truth.npz", nodes=nodes, tetrahedra=tetrahedra, alpha=alpha)
+    return tmp_path
+
+
+def test_the_atlas_lands_in_the_world_of_its_template(folder):
+    atlas = import_samseg(folder)
+    truth = np.load(folder / "truth.npz")
+    placed = place(atlas, np.eye(4), Grid((9, 13, 9), AFFINE))
+    np.testing.assert_allclose(placed.reference, truth["nodes"], atol=1e-9)
+    np.testing.assert_array_equal(np.sort(placed.tetrahedra), np.sort(truth["tetrahedra"]))
+    np.testing.assert_allclose(atlas.alpha, truth["alpha"], atol=1e-6)
+    np.testing.assert_allclose(pi(placed, placed.reference).sum(-1), 1, atol=1e-6)
+    assert atlas.stiffness == 0.1
+
+
+def test_plain_and_compressed_text_are_the_same(folder):
+    one, two = import_samseg(folder), import_samseg(folder, "plain.txt")
+    np.testing.assert_array_equal(one.nodes, two.nodes)
+    np.testing.assert_array_equal(one.alpha, two.alpha)
+
+
+def test_labels_follow_the_tables(folder):
+    labels = import_samseg(folder).labels
+    assert [s.name for s in labels.structures][:3] == ["Unknown", "Right-Hippocampus", "Left-Hippocampus"]
+    assert labels.structures[2].mirror == "Right-Hippocampus"
+    assert labels.structures[5].side is None  # its twin is not in the table
+    assert [s.in_brain for s in labels.structures] == [False, True, True, True, False, True]
+    assert [s.gmm for s in labels.structures] == ["Unknown", "GM", "GM", "WM", "Soft", "WM"]
+    assert labels.gmms[labels.x_named("Soft")].components == 3
+    assert labels.organ("Hippocampus_L").structures == ("Left-Hippocampus",)
+    provenance = import_samseg(folder).provenance
+    assert provenance["split_labels"] == {"Left-Thalamus": ["WM", "GM"]}
+    assert provenance["source_labels"]["Soft_Nonbrain_Tissue"] == 258
+
+
+def changed(text, old, new):
+    assert old in text
+    return text.replace(old, new, 1)
+
+
+BAD = {
+    "no points": lambda t: changed(t, "Number of points: ", "Number of dots: "),
+    "too many points": lambda t: changed(t, "Number of points: ", "Number of points: 9"),
+    "cut": lambda t: t[: len(t) // 2],
+    "fixed inside": lambda t: "\n".join(
+        line[: -len("true true true")] + "false true true" if line.endswith("true true true true") else line
+        for line in t.split("\n")
+    ),
+    "unknown node": lambda t: changed(t, "TETRAHEDRON ", "TETRAHEDRON 999999 "),
+    "no number": lambda t: changed(t, "K: 0.1", "K: soft"),
+    "other labels": lambda t: changed(t, "Number of labels: 6", "Number of labels: 5"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_damaged_meshes_are_refused(fault, folder):
+    (folder / "bad.txt").write_text(BAD[fault]((folder / "plain.txt").read_text()))
+    with pytest.raises(ModelFileError, match="SAMSEG atlas not usable"):
+        import_samseg(folder, "bad.txt")
+
+
+def test_damaged_tables_are_refused(folder):
+    (folder / "sharedGMMParameters.txt").write_text(SHARED.replace("Brain-Stem", "Brainstem"))
+    with pytest.raises(ModelFileError, match="no mixture for Brain-Stem"):
+        import_samseg(folder)
+    (folder / "compressionLookupTable.txt").write_text(TABLE.replace("16 3", "16 9"))
+    with pytest.raises(ModelFileError, match="lookup table"):
+        import_samseg(folder)
+    (folder / "compressionLookupTable.txt").unlink()
+    with pytest.raises(ModelFileError, match="cannot read"):
+        import_samseg(folder)
+
+
+def test_commands_import_show_and_verify(folder):
+    run = CliRunner()
+    target = folder / "model.npz"
+    done = run.invoke(model, ["import-samseg", str(folder), "-o", str(target)])
+    assert done.exit_code == 0, done.output
+    assert load_atlas(target).labels.K == 6
+    shown = run.invoke(model, ["info", str(target)])
+    assert "Left-Hippocampus" in shown.output
+    assert run.invoke(model, ["verify", str(target)]).output.startswith("in order: atlas")
+    target.write_bytes(target.read_bytes()[:-100])
+    assert isinstance(run.invoke(model, ["verify", str(target)]).exception, ModelFileError)
+
+
+def test_the_atlas_that_samseg_ships():
+    where = os.environ.get("TUMOAR_SAMSEG_ATLAS")
+    if not where:
+        pytest.skip("needs a SAMSEG atlas folder (TUMOAR_SAMSEG_ATLAS)")
+    atlas = import_samseg(Path(where))
+    assert (len(atlas.nodes), len(atlas.tetrahedra), atlas.labels.K) == (54598, 338993, 44)
+    np.testing.assert_allclose(atlas.box, [[-90, -126, -72], [90, 90, 108]])
+    chiasm = atlas.alpha[:, atlas.labels.l("Optic-Chiasm")]
+    center = chiasm @ atlas.nodes / chiasm.sum()
+    assert abs(center[0]) < 2  # in the middle
+    left = atlas.alpha[:, atlas.labels.l("Left-Hippocampus")]
+    assert left @ atlas.nodes[:, 0] / left.sum() < -15

@@ -60,6 +60,15 @@ def test_too_few_voxels(shape):
     assert refusal(image, brain=None).startswith("E5-B19 FLAIR is too small | found: ")
 
 
+@pytest.mark.parametrize(
+    ("shape", "thickness"), [((32, 32, 32), 1.0), ((64, 64, 16), 6.0), ((64, 64, 24), 4.0)]
+)
+def test_just_enough_voxels(shape, thickness):
+    grid = Grid(shape, np.diag([1, 1, thickness, 1]))
+    quality.check_size(grid, "FLAIR")
+    assert quality.note_thickness(grid) == []
+
+
 def test_a_stack_of_thick_slices_is_large_enough_and_noted():
     shape = (64, 64, 23)
     image = Image(head(shape), Grid(shape, np.diag([1, 1, 6.5, 1])))
@@ -81,6 +90,11 @@ def test_no_signal(value, dtype):
     assert refusal(image) == f"E5-B23 no signal in FLAIR | found: {value} everywhere | do: give another image"
 
 
+def test_no_signal_beside_missing_values():
+    image = changed(Image(np.full(SHAPE, 7, np.float32), GRID), ~BRAIN, np.nan)
+    assert refusal(image, brain=None).startswith("E5-B23 no signal in FLAIR | found: 7 everywhere")
+
+
 def test_no_signal_in_the_brain():
     assert refusal(changed(mr(), BRAIN, 0)).startswith("E5-B23")
 
@@ -88,7 +102,9 @@ def test_no_signal_in_the_brain():
 @pytest.mark.parametrize("value", [0, -3])
 def test_zeros_and_negatives_in_the_brain(value):
     assert "is zero or negative in" in refusal(changed(mr(), some(0.12), value))
-    check_image(changed(mr(), some(0.03), value), "FLAIR", "MR", brain=BRAIN)
+    share = some(0.06).sum() / BRAIN.sum()
+    assert f"is zero or negative in {100 * share:.2g} %" in refusal(changed(mr(), some(0.06), value))
+    check_image(changed(mr(), some(0.045), value), "FLAIR", "MR", brain=BRAIN)
 
 
 def test_without_a_brain_zeros_are_background_and_negatives_are_not():
@@ -118,6 +134,19 @@ def test_a_skull_stripped_ct_is_a_ct():
     assert notes(changed(ct(), ~BRAIN, 0), kind="CT") == []
 
 
+@pytest.mark.parametrize("scale", [0.005, 0.2, 1])
+def test_a_skull_stripped_mr_is_no_ct(scale):
+    stripped = changed(mr(), ~BRAIN, 0)
+    assert refusal(Image(stripped.data * np.float32(scale), GRID), kind="CT").startswith("E5-B27")
+
+
+def test_air_alone_makes_no_ct():
+    """Large negative and positive values, nothing where soft tissue is."""
+    data = np.where(BRAIN, head() + 500, -head() - 5000)
+    assert not quality.has_air(data)
+    assert not quality.has_air(-np.abs(data))
+
+
 def test_metal_on_ct():
     image = changed(ct(), (17, 18, slice(18, 21)), 3071)
     assert notes(image, kind="CT") == ["B28 3 voxels at 3071 HU or above: clipped"]
@@ -137,6 +166,17 @@ def test_a_label_map_is_no_image(dtype, kind):
 def test_labels_over_the_whole_range_of_a_type(dtype):
     ends = np.where(BRAIN, np.iinfo(dtype).max, np.iinfo(dtype).min).astype(dtype)
     assert quality.is_label_map(ends)
+
+
+def test_an_image_scaled_to_one_is_no_label_map():
+    scaled = (head() / 700).astype(np.float32)
+    assert kind_of(scaled) == "MR"
+    assert kind_of((scaled * 20).round() / 20) == "MR"
+
+
+def test_few_but_far_labels():
+    assert quality.is_label_map(np.where(BRAIN, 10**6, 3))
+    assert not quality.is_label_map(np.random.default_rng(0).integers(0, 10**6, SHAPE))
 
 
 def test_kinds():

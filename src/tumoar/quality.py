@@ -219,8 +219,7 @@ def _has_few_integers(values: Array) -> bool:
         return False
     if values.size == 0 or float(values.max()) - float(values.min()) >= 2**16:
         return bool(np.unique(values).size <= MOST_LABELS)
-    wide = values.astype(np.int32) if values.dtype.itemsize < 4 else values
-    steps = (wide - wide.min()).astype(np.uint16)
+    steps = (values - values.min()).astype(np.uint16)  # may wrap around in a short type, but stays one to one
     return bool(np.count_nonzero(np.bincount(steps)) <= MOST_LABELS)
 
 

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-BORDER = ["io/nifti.py", "io/nifti_header.py", "quality.py", "cli/inspect.py"]
+BORDER = [
+    "io/nifti.py",
+    "io/nifti_header.py",
+    "quality.py",
+    "cli/inspect.py",
+    "cli/images.py",
+    "assemble.py",
+    "inference/place.py",
+    "inference/head.py",
+]
 
 
 @pytest.mark.parametrize("module", BORDER)

@@ -49,7 +49,6 @@ def shape(
         config = replace(config, steps=steps)
     labels = [int(x) for x in core.split(",")]
     shapes = read_shapes(masks, labels)
-    volumes = tumor_volumes(masks, labels)
     sections = {}
     for name in maps:
         used, held = split(shapes[name], held_out, seed)
@@ -63,7 +62,7 @@ def shape(
                 "training": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()},
                 "subjects": sorted(s.name for s in used),
                 "held_out": sorted(s.name for s in held),
-                "mean_mm3": volumes,
+                "mean_mm3": tumor_volumes(shapes, {s.patient for s in held}),
             },
         )
     typer.echo(f"{output} {save_sections(output, sections)}")
@@ -108,13 +107,11 @@ def read_shapes(paths: list[Path], core: list[int]) -> dict[str, list[Shape]]:
     return out
 
 
-def tumor_volumes(paths: list[Path], core: list[int]) -> dict[str, float]:
-    """Mean volume of core and edema in mm³, for the prior of the likelihood parameters."""
-    import numpy as np
-
-    counts = [(int(np.isin(x, core).sum()), int((x > 0).sum())) for x in map(_labels, paths)]
-    core_mm3, tumor_mm3 = np.mean(counts, axis=0)
-    return {"core": round(float(core_mm3), 1), "edema": round(float(tumor_mm3 - core_mm3), 1)}
+def tumor_volumes(shapes: dict[str, list[Shape]], left_out: set[str]) -> dict[str, float]:
+    """Mean volume of core and edema in mm³ over the patients used, for the prior of the likelihood."""
+    z, y = (sum(s.volume for s in shapes[name] if s.patient not in left_out) for name in "zy")
+    n = max(1, sum(s.patient not in left_out for s in shapes["z"]))
+    return {"core": round(y / n, 1), "edema": round((z - y) / n, 1)}
 
 
 def _labels(path: Path) -> Any:

@@ -8,14 +8,16 @@ from a stored state is the same to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage as ndi
 
 from tumoar.labels import LabelTable
+from tumoar.model.atlas import Atlas
 from tumoar.numerics import tetra, tetra_labels
 from tumoar.numerics.lbfgs import minimize
 from tumoar.numerics.tetra_cost import gather, incidence
@@ -66,6 +68,8 @@ class AtlasSettings:
     min_volume: float = 0.5  # six-fold, after a collapse
     min_quality: float = 0.2
     prune: float = 1e-3  # smaller node probabilities become 0 in the finished atlas
+    untrained: float = 0.01  # probability of labels added after training
+    support: float = 1e-3  # they are added where some brain label is more probable than this
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Stage:
 
     kind: str
     level: int
-    weight: float
+    weight: int
 
 
 @dataclass(frozen=True)
@@ -110,11 +114,11 @@ def plan(settings: AtlasSettings) -> tuple[Stage, ...]:
     """All steps of a training."""
     stages = []
     for n, level in enumerate(settings.levels):
-        weight = 1.0 + n
+        weight = 1 + n
         stages += [Stage("mesh", n, weight), *[Stage("fit", n, weight)] * level.iterations]
     last = len(settings.levels) - 1
     for _ in range(settings.collapses):
-        stages += [Stage("collapse", last, 60.0), *[Stage("fit", last, 1.0 + last)] * settings.polish]
+        stages += [Stage("collapse", last, 60), *[Stage("fit", last, 1 + last)] * settings.polish]
     return tuple(stages)
 
 
@@ -148,6 +152,38 @@ def train(
             state = _collapse(state, maps, names, settings, rng)
         state = replace(state, done=state.done + 1)
         yield state, _describe(state, stage, len(stages), maps, settings)
+
+
+def to_atlas(
+    state: State,
+    shape: mesh.Shape,
+    labels: LabelTable,
+    settings: AtlasSettings,
+    provenance: Mapping[str, Any],
+    *,
+    everywhere: bool = False,
+) -> Atlas:
+    """The finished atlas, its world centered on the box, with the labels that were not trained added.
+
+    These get `settings.untrained` at every node that may be brain (section 3.1 says each node: `everywhere`;
+    but then tumor would be possible in air), and the rest is scaled to sum to one.
+    """
+    trained = np.array([s.trained for s in labels.structures])
+    alpha = np.zeros((len(state.reference), labels.K))
+    kept = np.where(state.alpha < settings.prune, 0.0, state.alpha)
+    alpha[:, trained] = kept / kept.sum(1, keepdims=True)
+    support = everywhere | (alpha[:, trained & labels.in_brain].max(1) > settings.support)
+    alpha[np.ix_(support, ~trained)] = settings.untrained
+    alpha /= alpha.sum(1, keepdims=True)
+    center = (np.array(shape) - 1) / 2
+    return Atlas(
+        state.reference - center,
+        state.tetrahedra,
+        alpha.astype(np.float32),
+        labels,
+        settings.stiffness,
+        provenance,
+    )
 
 
 # ---- steps -------------------------------------------------------------------------------------------------

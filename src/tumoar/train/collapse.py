@@ -34,7 +34,7 @@ def collapse(
     settings: AtlasSettings,
     rng: np.random.Generator,
 ) -> State:
-    """Try the edges between unprotected, similar nodes once, in random order; `counts` (V, K) expected voxels."""
+    """Try edges between unprotected, similar nodes once, in random order; `counts` (V, K) expected voxels."""
     edges = edges_of(state.tetrahedra)
     difference = 0.5 * np.abs(state.alpha[edges[:, 0]] - state.alpha[edges[:, 1]]).sum(1)
     edges = rng.permutation(edges[~protected[edges].any(1) & (difference <= settings.alike)])

@@ -195,25 +195,23 @@ def _box_around(mask: Mask, margin: int) -> tuple[slice, ...]:
 # ---- refusals ----------------------------------------------------------------------------------------------
 
 
+def require_labels(label_map: IntArray, grid: Grid, labels: LabelTable, name: str | None = None) -> None:
+    """Refuse a label map not on 1 mm, with values that are not ours, without a structure, or mirrored."""
+    _check_grid(label_map, grid, 1.0, 0.01, name)
+    unknown = sorted(set(np.unique(label_map).tolist()) - {s.index for s in labels.structures if s.trained})
+    if unknown:
+        raise UnreadableFileError(
+            "label-code",
+            "label map holds values that are not in the label table",
+            file=name,
+            found=", ".join(map(str, unknown[:8])),
+            do="bring it to our labels with `tumoar train prepare`",
+        )
+    _check_sides(label_map, labels, name)
+
+
 def _check(label_map: IntArray, grid: Grid, table: HeadTable, name: str | None) -> None:
-    if label_map.shape != grid.shape:
-        raise ValueError(f"label_map must have the grid's shape {grid.shape}, got {label_map.shape}")
-    if np.abs(grid.spacing - table.spacing).max() > table.tolerance:
-        raise GeometryError(
-            "label-spacing",
-            f"label maps must have {table.spacing:g} mm voxels",
-            file=name,
-            found=" x ".join(f"{s:.3g}" for s in grid.spacing) + " mm",
-            do=f"resample to {table.spacing:g} mm with nearest-neighbor interpolation",
-        )
-    axes = grid.affine[:3, :3] / grid.spacing
-    if np.diag(axes).min() < 0.7:
-        raise GeometryError(
-            "label-orientation",
-            "label maps must be in canonical order: right, front, up",
-            file=name,
-            do="reorient to RAS",
-        )
+    _check_grid(label_map, grid, table.spacing, table.tolerance, name)
     unknown = sorted(set(np.unique(label_map).tolist()) - table.codes)
     if unknown:
         raise UnreadableFileError(
@@ -225,16 +223,38 @@ def _check(label_map: IntArray, grid: Grid, table: HeadTable, name: str | None) 
         )
 
 
-def _check_sides(out: npt.NDArray[np.uint8], labels: LabelTable, name: str | None) -> None:
-    """Every left structure must lie to the left (smaller i) of its mirror image."""
+def _check_grid(label_map: IntArray, grid: Grid, spacing: float, tolerance: float, name: str | None) -> None:
+    if label_map.shape != grid.shape:
+        raise ValueError(f"label_map must have the grid's shape {grid.shape}, got {label_map.shape}")
+    if np.abs(grid.spacing - spacing).max() > tolerance:
+        raise GeometryError(
+            "label-spacing",
+            f"label maps must have {spacing:g} mm voxels",
+            file=name,
+            found=" x ".join(f"{s:.3g}" for s in grid.spacing) + " mm",
+            do=f"resample to {spacing:g} mm with nearest-neighbor interpolation",
+        )
+    axes = grid.affine[:3, :3] / grid.spacing
+    if np.diag(axes).min() < 0.7:
+        raise GeometryError(
+            "label-orientation",
+            "label maps must be in canonical order: right, front, up",
+            file=name,
+            do="reorient to RAS",
+        )
+
+
+def _check_sides(out: IntArray, labels: LabelTable, name: str | None) -> None:
+    """Every structure must be there, and left ones to the left (smaller i) of their mirror images."""
+    present = set(np.unique(out).tolist())
+    for s in labels.structures:
+        if s.trained and s.index not in present:
+            raise UnreadableFileError("structure-missing", f"no voxel of {s.name}", file=name)
     for s in labels.structures:
         if s.side != "left" or s.mirror is None or not s.trained:
             continue
         other = labels.structures[labels.l(s.mirror)]
         left, right = (np.nonzero((out == v.index).any((1, 2)))[0] for v in (s, other))
-        for found, structure in ((left, s), (right, other)):
-            if not len(found):
-                raise UnreadableFileError("structure-missing", f"no voxel of {structure.name}", file=name)
         if left.mean() >= right.mean():
             raise GeometryError(
                 "label-sides",

@@ -1,0 +1,189 @@
+"""`tumoar train prepare` and `tumoar train atlas`: from label maps of heads to an atlas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tumoar.errors import IntegrityError, UnreadableFileError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from tumoar.image import Image
+    from tumoar.labels import LabelTable
+    from tumoar.train.atlas import AtlasSettings, State
+
+
+def prepare(
+    label_maps: Annotated[list[Path], typer.Argument(help="Whole-head label maps.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the prepared label maps.")],
+    table: Annotated[Path | None, typer.Option(help="Table of source codes (TOML).")] = None,
+    labels: Annotated[Path | None, typer.Option(help="Table of structures (TOML).")] = None,
+) -> None:
+    """Bring label maps of another vocabulary to ours and tell volumes out of the published range."""
+    import tomllib
+
+    from tumoar.io.nifti import write_nifti
+    from tumoar.train.prepare import default_heads, out_of_range, parse_heads, volumes
+    from tumoar.train.prepare import prepare as prepare_one
+
+    structures = _labels(labels)
+    heads = default_heads() if table is None else parse_heads(tomllib.loads(table.read_text("utf-8")))
+    output.mkdir(parents=True, exist_ok=True)
+    for path in label_maps:
+        image = _read(path)
+        prepared = prepare_one(_integers(image), image.grid, heads, structures, name=path.name)
+        write_nifti(output / path.name, prepared, image.grid)
+        measured = volumes(prepared, image.grid, structures)
+        odd = out_of_range(measured, heads)
+        remarks = [
+            f"{name} {found:.2f} ml, published {low:g}-{high:g}" for name, (found, low, high) in odd.items()
+        ]
+        typer.echo(f"{path.name}: " + ("; ".join(remarks) if remarks else "all volumes as published"))
+
+
+def atlas(
+    label_maps: Annotated[list[Path], typer.Argument(help="Prepared label maps.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The model file to write.")],
+    labels: Annotated[Path | None, typer.Option(help="Table of structures (TOML).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the mesh and of the order of collapses.")] = 0,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="File for checkpoints; a run found there is resumed.")
+    ] = None,
+    everywhere: Annotated[
+        bool, typer.Option(help="Unspecified tissue in every node, as in the paper, not only in the brain.")
+    ] = False,
+    source: Annotated[str, typer.Option(help="Origin and license of the label maps, for the card.")] = "",
+) -> None:
+    """Train the mesh atlas from label maps with our indices (see `train prepare`)."""
+    from tumoar import __version__
+    from tumoar.io.store import save_atlas
+    from tumoar.train.atlas import AtlasSettings, to_atlas
+
+    if len(label_maps) < 2:
+        raise UsageError("heads", "an atlas needs at least two label maps", found=len(label_maps))
+    structures, settings = _labels(labels), AtlasSettings()
+    maps = aligned_maps(label_maps, structures)
+    state = train_with_progress(maps, structures, settings, seed, checkpoint)
+    provenance = {
+        "heads": [path.name for path in label_maps],
+        "command": f"tumoar train atlas <heads> --seed {seed}" + (" --everywhere" if everywhere else ""),
+        "version": __version__,
+        "source": source,
+        "data_nats_per_voxel": round(state.data / maps.size, 5),
+    }
+    shape = (maps.shape[1], maps.shape[2], maps.shape[3])
+    finished = to_atlas(state, shape, structures, settings, provenance, everywhere=everywhere)
+    typer.echo(f"{output} {save_atlas(output, finished)}")
+
+
+def aligned_maps(paths: list[Path], labels: LabelTable) -> npt.NDArray[np.uint8]:
+    """(S, X, Y, Z) heads in their common box; values are positions among the trained labels."""
+    import numpy as np
+
+    from tumoar.train.align import align
+    from tumoar.train.prepare import require_labels
+
+    heads = []
+    for path in paths:
+        image = _read(path)
+        values = _integers(image)
+        require_labels(values, image.grid, labels, path.name)
+        heads.append(values.astype(np.uint8))
+    common = align(heads, labels)
+    position = np.zeros(256, np.uint8)
+    for k, structure in enumerate(s for s in labels.structures if s.trained):
+        position[structure.index] = k
+    return np.stack([position[common.place(head, labels)] for head in heads])
+
+
+def train_with_progress(
+    maps: npt.NDArray[np.uint8],
+    labels: LabelTable,
+    settings: AtlasSettings,
+    seed: int,
+    checkpoint: Path | None,
+) -> State:
+    """The last state of a training, shown with the time left; resumed from a checkpoint of the same run."""
+    from rich.progress import Progress
+
+    from tumoar.train.atlas import plan, train
+
+    identity = _identity(maps, labels, settings, seed)
+    state = None if checkpoint is None or not checkpoint.exists() else load_state(checkpoint, identity)
+    weights = [stage.weight for stage in plan(settings)]
+    behind = 0 if state is None else sum(weights[: state.done])
+    with Progress() as progress:
+        bar = progress.add_task("atlas", total=sum(weights), completed=behind)
+        for after, info in train(maps, labels, settings, seed, state):
+            state = after
+            progress.update(
+                bar,
+                completed=sum(weights[: info.done]),
+                description=f"{info.stage.kind}, {info.nodes} nodes, {info.data + info.prior:.4f} nats/voxel",
+            )
+            if checkpoint is not None:
+                save_state(checkpoint, state, identity)
+    if state is None:
+        raise UsageError("plan", "the settings hold no step of training")
+    return state
+
+
+def save_state(path: Path, state: State, identity: str) -> None:
+    """Write a checkpoint, whole or not at all."""
+    from tumoar.io.store import Section, save_sections
+
+    arrays = {name: getattr(state, name) for name in ("reference", "tetrahedra", "positions", "alpha")}
+    card = {"done": state.done, "data": state.data, "identity": identity}
+    save_sections(path, {"training": Section(arrays, card)})
+
+
+def load_state(path: Path, identity: str) -> State:
+    """Read a checkpoint; one of other label maps, settings or seed is refused."""
+    from tumoar.io.store import load_sections
+    from tumoar.train.atlas import State
+
+    section = load_sections(path)["training"]
+    if section.card["identity"] != identity:
+        raise IntegrityError(
+            "checkpoint",
+            "the checkpoint belongs to other label maps, settings or seed",
+            file=path,
+            do="give another file, or remove it to start anew",
+        )
+    return State(done=section.card["done"], data=section.card["data"], **section.arrays)
+
+
+def _identity(maps: Any, labels: LabelTable, settings: AtlasSettings, seed: int) -> str:
+    import hashlib
+
+    names = [s.name for s in labels.structures if s.trained]
+    return hashlib.sha256(maps.tobytes() + repr((maps.shape, names, settings, seed)).encode()).hexdigest()
+
+
+def _labels(path: Path | None) -> LabelTable:
+    import tomllib
+
+    from tumoar.labels import default_labels, parse_labels
+
+    return default_labels() if path is None else parse_labels(tomllib.loads(path.read_text("utf-8")))
+
+
+def _read(path: Path) -> Image:
+    from tumoar.io.nifti import read_nifti
+    from tumoar.orientation import canonical
+
+    return canonical(read_nifti(path))[0]
+
+
+def _integers(image: Image) -> npt.NDArray[np.int32]:
+    import numpy as np
+
+    values = image.data.astype(np.int32)
+    if not np.array_equal(values, image.data):
+        raise UnreadableFileError("label-values", "label maps hold whole numbers only", file=image.source)
+    return values

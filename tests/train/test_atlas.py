@@ -1,0 +1,98 @@
+"""Training: costs fall, a resumed run is the same to the last bit, and the atlas is a valid one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ball_maps import shifted
+
+from tumoar.labels import default_labels
+from tumoar.numerics import tetra
+from tumoar.train.atlas import AtlasSettings, Level, fit, plan, to_atlas, train
+
+SETTINGS = AtlasSettings(levels=(Level((8.0,), 2), Level((3.0, 4.0, 5.0), 3)), polish=1)
+
+
+@pytest.fixture(scope="module")
+def run():
+    maps = np.stack([shifted(-2), shifted(0), shifted(2)])
+    return maps, list(train(maps, default_labels(), SETTINGS, seed=5))
+
+
+def test_cost_falls_within_a_level(run):
+    _, steps = run
+    fits = [i.data + i.prior for _, i in steps if i.stage.kind == "fit" and i.stage.level == 1]
+    assert fits[2] < fits[1] < fits[0]
+    assert [i.done for _, i in steps] == list(range(1, len(plan(SETTINGS)) + 1))
+
+
+def test_nothing_folds_and_probabilities_are_some(run):
+    _, steps = run
+    for state, info in steps:
+        assert info.smallest > 0
+        assert (tetra.volumes(state.reference, state.tetrahedra) > 0).all()
+        np.testing.assert_allclose(state.alpha.sum(1), 1, atol=1e-5)
+
+
+def test_heads_are_registered(run):
+    """The label in the middle lies at three places in the heads and at one in the reference."""
+    maps, steps = run
+    state = steps[-1][0]
+    middles = []
+    for nodes in (state.reference, *state.positions):
+        p = tetra.rasterize(nodes, state.tetrahedra, state.alpha, maps[0].shape)[..., 4]
+        middles.append((p * np.arange(32)[:, None, None]).sum() / p.sum())
+    assert middles[0] == pytest.approx(15.5, abs=1.0)
+    assert middles[3] - middles[1] > 3.0
+
+
+def test_resumed_is_the_same_to_the_last_bit(run):
+    maps, steps = run
+    for done in (2, 7):
+        *_, (last, _) = train(maps, default_labels(), SETTINGS, seed=5, state=steps[done - 1][0])
+        for name in ("reference", "tetrahedra", "positions", "alpha"):
+            assert getattr(last, name).tobytes() == getattr(steps[-1][0], name).tobytes()
+
+
+def test_another_seed_is_another_mesh(run):
+    maps, steps = run
+    state, _ = next(train(maps, default_labels(), SETTINGS, seed=6))
+    assert not np.array_equal(state.reference, steps[0][0].reference)
+
+
+def test_fit_improves_a_head_that_was_not_seen(run):
+    _, steps = run
+    state = steps[-1][0]
+    new = shifted(1)
+    nodes = fit(state.reference, state.tetrahedra, state.alpha, new, SETTINGS, 12)
+
+    def match(x):
+        p = tetra.rasterize(x, state.tetrahedra, state.alpha, new.shape)
+        return np.log(np.take_along_axis(p, new[..., None].astype(int), -1) + 1e-4).mean()
+
+    assert match(nodes) > match(state.reference)
+    assert tetra.volumes(nodes, state.tetrahedra).min() > 0
+
+
+def test_untrained_label_is_added_in_the_brain_only_or_everywhere(run):
+    _, steps = run
+    labels, state = default_labels(), steps[-1][0]
+    l = labels.l("unspecified brain tissue")
+    atlas = to_atlas(state, (32, 32, 32), labels, SETTINGS, {"heads": []})
+    brain = np.delete(atlas.alpha[:, labels.in_brain], labels.l("unspecified brain tissue") - 1, 1).max(1) > 0
+    assert atlas.alpha.shape == (len(state.reference), labels.K)
+    np.testing.assert_allclose(atlas.alpha[brain, l], 0.01 / 1.01, rtol=1e-5)
+    assert (atlas.alpha[~brain, l] == 0).all()
+    assert brain.any()
+    assert not brain.all()
+    everywhere = to_atlas(state, (32, 32, 32), labels, SETTINGS, {}, everywhere=True)
+    np.testing.assert_allclose(everywhere.alpha[:, l], 0.01 / 1.01, rtol=1e-5)
+    np.testing.assert_allclose(atlas.box, [[-16] * 3, [16] * 3])
+
+
+def test_values_beyond_the_table_are_refused(run):
+    maps, _ = run
+    with pytest.raises(ValueError, match="below 16"):
+        next(train(maps + 15, default_labels(), replace(SETTINGS, polish=0), seed=0))

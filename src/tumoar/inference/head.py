@@ -13,6 +13,7 @@ from tumoar.errors import ChannelError
 
 Mask = npt.NDArray[np.bool_]
 
+LEAST_PART = 0.1  # of the largest part: a scalp around a brain, not specks of noise or a headrest
 AROUND = (2.0, 12.0)  # mm outside the surface, where a whole head has air
 BENEATH = (3.0, 15.0)  # mm inside the surface, where a whole head has its skull
 DARK = 0.5  # of the median on the compressed scale: bone in MR
@@ -22,11 +23,12 @@ CERTAIN = 2.0  # times more or less than that is outright
 
 
 def head_mask(values: npt.NDArray[np.floating]) -> Mask:
-    """The largest bright part of compressed intensities, filled in every plane."""
+    """The large bright parts of compressed intensities, filled in every plane: brain, scalp and between."""
     bright = sitk.GetArrayFromImage(sitk.OtsuThreshold(sitk.GetImageFromArray(values), 0, 1)) > 0
-    parts, count = ndimage.label(bright)
-    if count > 1:
-        bright = parts == 1 + np.argmax(np.bincount(parts.ravel())[1:])
+    parts, _ = ndimage.label(bright)
+    sizes = np.bincount(parts.ravel())
+    sizes[0] = 0
+    bright = (sizes >= LEAST_PART * sizes.max())[parts] & bright
     for axis in range(3):
         planes = np.moveaxis(bright, axis, 0)
         planes[:] = [ndimage.binary_fill_holes(plane) for plane in planes]
@@ -58,20 +60,24 @@ class SkullEvidence:
 
 
 def skull_evidence(
-    values: npt.NDArray[np.floating], valid: Mask, mm: float, bone: float | None = None
+    values: npt.NDArray[np.floating], valid: Mask, head: Mask, mm: float, bone: float | None = None
 ) -> SkullEvidence:
-    """Look for a skull in compressed intensities on a grid of `mm`: dark in MR, above `bone` in CT."""
+    """Look around and beneath the surface of the head; bone is dark in MR, above `bone` in CT."""
     width = int(np.ceil(AROUND[1] / mm)) + 1
-    values, valid = np.pad(values, width), np.pad(valid, width)
-    head = head_mask(values)
-    outside, inside = (mm * ndimage.distance_transform_edt(mask) for mask in (~head, head))
-    around = (outside > AROUND[0]) & (outside <= AROUND[1])
-    beneath = (inside > BENEATH[0]) & (inside <= BENEATH[1])
-    if bone is None:
-        is_bone = values < DARK * np.median(values[head])
-    else:
-        is_bone = values > bone
-    return SkullEvidence(air=_share(valid, around), skull=_share(is_bone, beneath))
+    values, valid, head = (np.pad(array, width) for array in (values, valid, head))
+    depth = _depth(head, mm)
+    is_bone = values < DARK * np.median(values[head]) if bone is None else values > bone
+    return SkullEvidence(
+        air=_share(valid, (depth < -AROUND[0]) & (depth >= -AROUND[1])),
+        skull=_share(is_bone, (depth > BENEATH[0]) & (depth <= BENEATH[1])),
+    )
+
+
+def _depth(mask: Mask, mm: float) -> npt.NDArray[np.float32]:
+    """Distance (mm) from the surface of a mask, positive inside."""
+    image = sitk.GetImageFromArray(mask.astype(np.uint8))
+    distances = sitk.SignedMaurerDistanceMap(image, insideIsPositive=True, squaredDistance=False)
+    return np.float32(mm) * sitk.GetArrayFromImage(distances)
 
 
 def decide_stripped(evidence: SkullEvidence, name: str, told: bool | None) -> bool:

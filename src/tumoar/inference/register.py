@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -27,24 +28,30 @@ SAMPLES = {COARSE: 5_000, FINE: 20_000}
 STEPS = {COARSE: (4.0, 0.1), FINE: (1.0, 0.02)}  # mm, first and last
 MOST_STEPS = 100
 BINS = 32
-LEVER = 60.0  # mm from the center to a typical head voxel: makes a radian comparable to a millimeter
-TURN = 15.0  # degrees by which starts are turned
+STRAIGHT = np.zeros((1, 3))
+TURNS = 15.0 * np.vstack([np.eye(3), -np.eye(3)])  # degrees about each axis, for further starts
 PROBE = 4.0  # mm, and degrees, from which a solution must be found again
 MR_RANGE = 20.0  # ratio of the brightest to the darkest intensity told apart
 CLEARLY = 1.03  # how much more information makes a mirrored image the better one
+CLEAR = 0.5  # mm of spread that leave no doubt
 SHARP = 0.15  # mm; mirror images are not found again that closely
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A canonical image made ready: compressed intensities by resolution in mm, and the points of the head.
+    """A canonical image made ready: compressed intensities by resolution in mm.
 
-    `valid` tells where the finest level has a value.
+    At the finest level `valid` tells where there is a value at all, `is_head` where the head is.
     """
 
     levels: Mapping[float, Image]
     valid: npt.NDArray[np.bool_]
-    head: Points
+    is_head: npt.NDArray[np.bool_]
+
+    @cached_property
+    def head(self) -> Points:
+        """World coordinates of the head's voxels at the finest level, shape (P, 3)."""
+        return self.levels[FINE].grid.world(np.argwhere(self.is_head))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,17 +96,14 @@ def prepare(image: Image, window: tuple[float, float] | None = None) -> Prepared
     grid = Grid(data.shape, affine)
     reduced = {mm: _reduced(values, valid, grid, mm) for mm in (COARSE, FINE)}
     fine, has_value = reduced[FINE]
-    head = fine.grid.world(np.argwhere(head_mask(np.asarray(fine.data, np.float32))))
-    return Prepared({mm: level for mm, (level, _) in reduced.items()}, has_value, head)
+    is_head = head_mask(np.asarray(fine.data, np.float32))
+    return Prepared({mm: level for mm, (level, _) in reduced.items()}, has_value, is_head)
 
 
 def mirrored(prepared: Prepared) -> Prepared:
     """The same image with left and right exchanged under an unchanged header."""
     levels = {mm: Image(image.data[::-1], image.grid) for mm, image in prepared.levels.items()}
-    grid = levels[FINE].grid
-    index = grid.index(prepared.head)
-    index[:, 0] = grid.shape[0] - 1 - index[:, 0]
-    return Prepared(levels, prepared.valid[::-1], grid.world(index))
+    return Prepared(levels, prepared.valid[::-1], prepared.is_head[::-1])
 
 
 def _reduced(
@@ -121,16 +125,12 @@ def _reduced(
 
 
 def register(fixed: Prepared, moving: Prepared) -> Registration:
-    """Best rigid placement of `moving`: by headers and by head centers, each also turned about every axis."""
-    center = fixed.head.mean(0)
-    shifts = [np.zeros(3), moving.head.mean(0) - center]
-    turns = [np.zeros(3), *(TURN * np.vstack([np.eye(3), -np.eye(3)]))]
-    ends = [
-        _optimized(fixed, moving, rigid(turn, shift, center), COARSE) for shift in shifts for turn in turns
-    ]
-    # Information counts by how much of the head carries it; else a slice that fits could win.
-    best, _ = max(ends, key=lambda end: end[1] * overlap(fixed, moving, end[0]))
-    return refine(fixed, moving, best)
+    """Best rigid placement of `moving`, whatever its header says; turned starts only where there is doubt."""
+    found = refine(fixed, moving, _start(fixed, moving, STRAIGHT))
+    if found.spread <= CLEAR:
+        return found
+    turned = refine(fixed, moving, _start(fixed, moving, TURNS))
+    return max(found, turned, key=lambda r: r.information * r.overlap)
 
 
 def refine(fixed: Prepared, moving: Prepared, start: Matrix) -> Registration:
@@ -151,7 +151,19 @@ def looks_mirrored(fixed: Prepared, moving: Prepared, straight: Registration) ->
     """Whether `moving` fits clearly better with left and right exchanged than as it is."""
     if straight.spread < SHARP:
         return False
-    return register(fixed, mirrored(moving)).information > CLEARLY * straight.information
+    flipped = mirrored(moving)
+    best, _ = _optimized(fixed, flipped, _start(fixed, flipped, STRAIGHT), FINE)
+    return information(fixed, flipped, best) > CLEARLY * straight.information
+
+
+def _start(fixed: Prepared, moving: Prepared, turns: Points) -> Matrix:
+    """Best coarse placement from headers and from head centers, turned by each of some rotation vectors."""
+    center = fixed.head.mean(0)
+    shifts = np.zeros(3), moving.head.mean(0) - center
+    starts = [rigid(turn, shift, center) for shift in shifts for turn in turns]
+    ends = [_optimized(fixed, moving, start, COARSE) for start in starts]
+    # Information counts by how much of the head carries it; else a slice that fits could win.
+    return max(ends, key=lambda end: end[1] * overlap(fixed, moving, end[0]))[0]
 
 
 def _optimized(
@@ -159,13 +171,13 @@ def _optimized(
 ) -> tuple[Matrix, float]:
     """The optimum near `start` at one resolution, and its mutual information."""
     center = fixed.head.mean(0)
-    transform = sitk.VersorRigid3DTransform()
+    transform = sitk.Euler3DTransform()
     transform.SetCenter(center.tolist())
     transform.SetMatrix(start[:3, :3].ravel().tolist(), 1e-6)
     transform.SetTranslation((apply(start, center) - center).tolist())
     still, moved = fixed.levels[mm], moving.levels[mm]
     method = sitk.ImageRegistrationMethod()
-    method.SetNumberOfThreads(1)
+    method.SetNumberOfWorkUnits(1)  # more would add up in any order
     method.SetMetricAsMattesMutualInformation(BINS)
     method.SetMetricSamplingStrategy(method.RANDOM)
     method.SetMetricSamplingPercentage(min(1.0, SAMPLES[mm] / still.data.size), seed)
@@ -173,7 +185,9 @@ def _optimized(
     method.SetMetricUseMovingImageGradientFilter(False)
     method.SetInterpolator(sitk.sitkLinear)
     method.SetOptimizerAsRegularStepGradientDescent(*STEPS[mm], MOST_STEPS, 0.6)
-    method.SetOptimizerScales([(2 * LEVER) ** 2] * 3 + [1.0] * 3)  # a versor is half the angle
+    # A turn weighs as much as the shift that it brings to a typical voxel.
+    lever = float(((fixed.head - center) ** 2).sum(1).mean())
+    method.SetOptimizerScales([lever] * 3 + [1.0] * 3)
     method.SetInitialTransform(transform, True)
     try:
         method.Execute(to_itk(still.data, still.grid), to_itk(moved.data, moved.grid))

@@ -1,0 +1,133 @@
+"""What a grid, an image, an input and a case promise once they are built."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tumoar.contrasts import find_contrast
+from tumoar.image import HOUNSFIELD_UNIT, Case, Grid, Image, Input, is_canonical, is_valid, transformed
+
+GRID = Grid((4, 5, 6), np.eye(4))
+T1C = Input("T1c", "a.nii", GRID, "RAS", np.eye(4))
+
+
+def case(**changes):
+    settings = {
+        "D": np.zeros((1, 4, 5, 6), np.float32),
+        "contrasts": (find_contrast("T1c"),),
+        "grid": GRID,
+        "reference": "T1c",
+        "inputs": (T1C,),
+        "skull_stripped": False,
+    }
+    return Case(**{**settings, **changes})
+
+
+def affine(spacing=1.0, flip=1.0):
+    return np.diag([flip * spacing, spacing, spacing, 1.0])
+
+
+def test_equal_grids_have_equal_hashes_whatever_the_sign_of_zero():
+    negative = np.eye(4)
+    negative[0, 1] = -0.0
+    assert Grid((2, 2, 2), negative) == Grid((2, 2, 2), np.eye(4))
+    assert hash(Grid((2, 2, 2), negative)) == hash(Grid((2, 2, 2), np.eye(4)))
+
+
+def test_world_and_index_are_inverse():
+    grid = Grid((3, 4, 5), [[0, 2, 0, 5], [-1, 0, 0, 7], [0, 0, 3, -2], [0, 0, 0, 1]])
+    points = np.array([[0, 0, 0], [2, 3, 4], [0.5, 1.25, 3.75]])
+    np.testing.assert_allclose(grid.index(grid.world(points)), points, atol=1e-12)
+    np.testing.assert_allclose(grid.spacing, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("data", "source", "word"),
+    [
+        (np.zeros((4, 5, 7)), "", "shape"),
+        (np.zeros((4, 5, 6), complex), "", "floating"),
+        (np.zeros((4, 5, 6)), "patient/a.nii", "path"),
+    ],
+)
+def test_an_image_is_valid_once_built(data, source, word):
+    with pytest.raises(ValueError, match=word):
+        Image(data, GRID, source)
+
+
+def test_an_image_cannot_be_written_to_and_leaves_its_source_writable():
+    data = np.zeros((4, 5, 6))
+    image = Image(data, GRID)
+    with pytest.raises(ValueError, match="read-only"):
+        image.data[0, 0, 0] = 1
+    data[0, 0, 0] = 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"D": np.zeros((1, 4, 5, 6))}, "float32"),
+        ({"D": np.zeros((2, 4, 5, 6), np.float32)}, "shape"),
+        ({"D": np.full((1, 4, 5, 6), np.inf, np.float32)}, "infinities"),
+        ({"grid": Grid((4, 5, 6), affine(1.5))}, "1 mm"),
+        ({"grid": Grid((4, 5, 6), affine(flip=-1.0))}, "right"),
+        ({"reference": "FLAIR"}, "FLAIR"),
+    ],
+)
+def test_a_case_is_valid_once_built(changes, word):
+    with pytest.raises(ValueError, match=word):
+        case(**changes)
+
+
+def test_nan_is_where_an_image_says_nothing():
+    D = np.zeros((1, 4, 5, 6), np.float32)
+    D[0, 1, 2, 3] = np.nan
+    built = case(D=D)
+    assert built.valid.sum() == D.size - 1
+    assert not built.valid[0, 1, 2, 3]
+    with pytest.raises(ValueError, match="read-only"):
+        built.D[0, 0, 0, 0] = 1
+
+
+def test_inputs_are_found_by_name():
+    assert case().input("T1c") is T1C
+    with pytest.raises(KeyError, match="T1c"):
+        case().input("T2")
+
+
+@pytest.mark.parametrize("matrix", [np.diag([2.0, 1, 1, 1]), np.diag([-1.0, 1, 1, 1])])
+def test_only_rigid_maps_lead_to_the_reference(matrix):
+    with pytest.raises(ValueError, match="rigid"):
+        Input("T1c", "a.nii", GRID, "RAS", matrix)
+
+
+@pytest.mark.parametrize(("spacing", "expected"), [(1.0, True), (1.009, True), (0.98, False), (2.0, False)])
+def test_canonical_means_one_millimeter(spacing, expected):
+    assert is_canonical(Grid((4, 5, 6), affine(spacing))) is expected
+
+
+def test_canonical_allows_oblique_but_not_exchanged_axes():
+    c, s = math.cos(0.4), math.sin(0.4)
+    turned = np.array([[c, -s, 0, 0], [s, c, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+    assert is_canonical(Grid((4, 5, 6), turned))
+    assert not is_canonical(Grid((4, 5, 6), np.eye(4)[[1, 0, 2, 3]]))
+
+
+def test_mr_is_valid_where_positive_and_ct_above_its_padding():
+    values = np.array([np.nan, np.inf, -1025, -1024, -1000, -1, 0, 1e-3, 50], np.float32)
+    assert is_valid(values, find_contrast("T1c")).tolist() == [False] * 7 + [True] * 2
+    assert is_valid(values, find_contrast("CT")).tolist() == [False] * 4 + [True] * 5
+
+
+def test_scaling_an_mr_image_shifts_its_log_by_a_constant():
+    values = np.array([0.01, 0.5, 1, 30, 4000], np.float32)
+    shift = transformed(8 * values, find_contrast("FLAIR")) - transformed(values, find_contrast("FLAIR"))
+    np.testing.assert_allclose(shift, math.log(8), rtol=1e-6)
+
+
+def test_ct_is_linear_and_clipped():
+    values = np.array([-2000, -1024, 0, 40, 3071, 9000], np.float32)
+    expected = np.array([-1024, -1024, 0, 40, 3071, 3071]) / HOUNSFIELD_UNIT
+    np.testing.assert_allclose(transformed(values, find_contrast("CT")), expected, rtol=1e-6)

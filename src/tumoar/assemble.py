@@ -196,6 +196,7 @@ def _is_stripped(fixed: _Given, given: Sequence[_Given], told: bool | None) -> t
         item.name: skull_evidence(
             np.asarray(item.prepared.levels[FINE].data, np.float32),
             item.prepared.valid,
+            item.prepared.is_head,
             FINE,
             None if item.contrast.is_mr else CT_BONE,
         )

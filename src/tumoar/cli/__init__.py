@@ -16,6 +16,9 @@ import typer
 from tumoar import __version__
 from tumoar.cli.doctor import doctor
 from tumoar.cli.inspect import inspect
+from tumoar.cli.model import model
+from tumoar.cli.train import atlas, prepare
+from tumoar.cli.train_shape import combine, shape
 from tumoar.errors import TumoarError
 
 app = typer.Typer(
@@ -28,6 +31,12 @@ app = typer.Typer(
 )
 app.command()(inspect)
 app.command()(doctor)
+app.add_typer(model)
+
+train = typer.Typer(name="train", help="Train the model's parts from label maps.", no_args_is_help=True)
+for command in (prepare, atlas, shape, combine):
+    train.command()(command)
+app.add_typer(train)
 
 
 def _print_version(wanted: bool) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tumoar.image import Image
     from tumoar.labels import LabelTable
+    from tumoar.train.align import Alignment
     from tumoar.train.atlas import AtlasSettings, State
 
 
@@ -67,22 +68,24 @@ def atlas(
     if len(label_maps) < 2:
         raise UsageError("heads", "an atlas needs at least two label maps", found=len(label_maps))
     structures, settings = _labels(labels), AtlasSettings()
-    maps = aligned_maps(label_maps, structures)
+    maps, common = aligned_maps(label_maps, structures)
     state = train_with_progress(maps, structures, settings, seed, checkpoint)
     provenance = {
         "heads": [path.name for path in label_maps],
         "command": f"tumoar train atlas <heads> --seed {seed}" + (" --everywhere" if everywhere else ""),
         "version": __version__,
         "source": source,
+        "seed": seed,
         "data_nats_per_voxel": round(state.data / maps.size, 5),
+        "box": list(common.shape),
+        "landmarks": common.landmarks.round(3).tolist(),
     }
-    shape = (maps.shape[1], maps.shape[2], maps.shape[3])
-    finished = to_atlas(state, shape, structures, settings, provenance, everywhere=everywhere)
+    finished = to_atlas(state, common.shape, structures, settings, provenance, everywhere=everywhere)
     typer.echo(f"{output} {save_atlas(output, finished)}")
 
 
-def aligned_maps(paths: list[Path], labels: LabelTable) -> npt.NDArray[np.uint8]:
-    """(S, X, Y, Z) heads in their common box; values are positions among the trained labels."""
+def aligned_maps(paths: list[Path], labels: LabelTable) -> tuple[npt.NDArray[np.uint8], Alignment]:
+    """(S, X, Y, Z) heads in their common box, with positions among the trained labels as values."""
     import numpy as np
 
     from tumoar.train.align import align
@@ -95,10 +98,7 @@ def aligned_maps(paths: list[Path], labels: LabelTable) -> npt.NDArray[np.uint8]
         require_labels(values, image.grid, labels, path.name)
         heads.append(values.astype(np.uint8))
     common = align(heads, labels)
-    position = np.zeros(256, np.uint8)
-    for k, structure in enumerate(s for s in labels.structures if s.trained):
-        position[structure.index] = k
-    return np.stack([position[common.place(head, labels)] for head in heads])
+    return np.stack([common.place(head, labels) for head in heads]), common
 
 
 def train_with_progress(

@@ -38,8 +38,11 @@ class Alignment:
         return fit(self.landmarks, landmarks(head, labels))
 
     def place(self, head: Maps, labels: LabelTable) -> Maps:
-        """The head in the box."""
-        return resample(head, self.to_head(head, labels), self.shape)
+        """The head in the box; the values of the result are positions among the trained labels."""
+        position = np.zeros(256, np.uint8)
+        for k, structure in enumerate(s for s in labels.structures if s.trained):
+            position[structure.index] = k
+        return position[resample(head, self.to_head(head, labels), self.shape)]
 
 
 def align(heads: Iterable[Maps], labels: LabelTable) -> Alignment:

@@ -12,7 +12,7 @@ from tumoar.model import joint
 from tumoar.model.atlas import pi
 
 LABELS = small_head.LABELS
-QUICK = GemConfig(outer_iterations=6, em_iterations=20)
+QUICK = GemConfig(outer_iterations=4, em_iterations=20, deformation_steps=8)
 
 
 @pytest.fixture(scope="module")

@@ -215,11 +215,25 @@ def test_fields_of_either_infinity_decide():
     for k in range(20):
         labels, _ = joint.draw(s.volume, s.pi, groups, s.theta, (never, zero), blank(), (1, k))
         assert not labels.z.any()
-    always = np.full(SHAPE, 1e6, np.float32)
-    labels, _ = joint.draw(s.volume, s.pi, groups, s.theta, (always, -always), blank(), (1, 0))
     possible = (s.use != UNUSED) & (s.pi[..., LABELS.in_brain].sum(-1) > 0)
-    np.testing.assert_array_equal(labels.z == 1, possible)
-    assert not labels.y.any()
+    always = np.where(possible, np.float32(np.inf), zero)
+    labels, _ = joint.draw(s.volume, s.pi, groups, s.theta, (always, -always), blank(), (1, 0))
+    assert labels.z[possible].all()
+    assert not labels.y[possible].any()
+    labels, _ = joint.draw(s.volume, s.pi, groups, s.theta, (always, always), blank(), (1, 0))
+    assert labels.y[possible].all()
+    # a field that decides leaves the odds below it alone
+    some = np.full(SHAPE, 0.4, np.float32)
+    share = [
+        np.mean(
+            [
+                joint.draw(s.volume, s.pi, groups, s.theta, (f, some), blank(), (8, k))[0].y[possible].sum()
+                for k in range(40)
+            ]
+        )
+        for f in (always, np.where(possible, np.float32(60), zero))
+    ]
+    assert share[0] == pytest.approx(share[1], rel=0.03)
 
 
 def test_colors_partition_the_voxels_and_their_moments():

@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from tumoar.config import GemConfig
 from tumoar.image import Case, Grid
-from tumoar.inference.initialise import start_theta, tied, voxels_in_use
+from tumoar.inference.initialise import start_prior, start_theta, tied, voxels_in_use
 from tumoar.labels import LabelTable
 from tumoar.model import deformation, joint
 from tumoar.model.atlas import Atlas, Placed, place, smooth
 from tumoar.model.conditionals import mode, update_theta
 from tumoar.model.gmm import Theta
-from tumoar.model.theta_prior import ThetaPrior, expected_voxels, theta_prior
+from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics import tetra
 from tumoar.numerics.lbfgs import Memory
 from tumoar.numerics.tetra_cost import merge_labels
@@ -159,19 +159,9 @@ def _scene(
     D = np.ascontiguousarray(case.D[:, ::factor, ::factor, ::factor])
     brain = pi[..., np.unique(columns[labels.in_brain])].sum(-1)
     use = voxels_in_use(D, pi[..., columns[placed.atlas.background]], brain, grid.spacing.tolist())
-    seen = D[:, use == WITH_DATA].astype(np.float64)
-    x_of_column = dict(zip(columns.tolist(), labels.x_of_l.tolist()))
-    sums = np.zeros(labels.X)
-    for column, total in enumerate(pi[use == WITH_DATA].sum(0, dtype=np.float64)):
-        sums[x_of_column[column]] += total
-    prior = theta_prior(
-        labels,
-        case.contrasts,
-        mean=seen.mean(1),
-        variance=seen.var(1),
-        voxels=seen.shape[1],
-        expected=expected_voxels(labels, sums, tumor_mm3, grid.voxel_volume),
-    )
+    x_of_column = np.zeros(alpha.shape[1], np.int64)
+    x_of_column[columns] = labels.x_of_l
+    prior = start_prior(labels, case.contrasts, D, use, pi, x_of_column, tumor_mm3, grid.voxel_volume)
     return Scene(joint.volume(D, use), joint.compile_groups(labels, columns, flat), prior, placed, alpha), pi
 
 

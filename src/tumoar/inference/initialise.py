@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from tumoar.labels import LabelTable
 from tumoar.model import joint
 from tumoar.model.conditionals import Sigma_given
 from tumoar.model.gmm import Theta
-from tumoar.model.theta_prior import ThetaPrior
+from tumoar.model.theta_prior import ThetaPrior, expected_voxels, theta_prior
 from tumoar.numerics.distributions import ConstrainedNormal
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
 
@@ -56,6 +56,32 @@ def released(theta: Theta, few: LabelTable, labels: LabelTable) -> Theta:
     )
     share = (few.G / labels.G)[labels.x_of_component]
     return Theta(theta.gamma[source] * share, theta.mu[source], theta.Sigma[source], theta.C)
+
+
+def start_prior(
+    labels: LabelTable,
+    contrasts: Sequence[Contrast],
+    D: Array,
+    use: npt.NDArray[np.uint8],
+    pi: Array,
+    x_of_column: npt.NDArray[np.int64],
+    tumor_mm3: Mapping[str, float],
+    voxel_mm3: float,
+) -> ThetaPrior:
+    """p(θ) with the hyperparameters of these voxels: moments of D, and I_x from π (X, Y, Z, columns)."""
+    seen = D[:, use == WITH_DATA].astype(np.float64)
+    sums = np.zeros(pi.shape[-1])
+    for x in range(len(pi)):  # slab by slab: π is large
+        sums += pi[x][use[x] == WITH_DATA].sum(0, dtype=np.float64)
+    by_mixture = np.asarray(np.bincount(x_of_column, sums, minlength=labels.X), float)
+    return theta_prior(
+        labels,
+        contrasts,
+        mean=seen.mean(1),
+        variance=seen.var(1),
+        voxels=seen.shape[1],
+        expected=expected_voxels(labels, by_mixture, tumor_mm3, voxel_mm3),
+    )
 
 
 def start_theta(

@@ -112,8 +112,9 @@ def draw(
 ) -> tuple[Labels, Moments]:
     """(l, z, y) ~ Eq. (7) jointly with t ~ Eq. (A.1), and the moments of that t.
 
-    `fields` are the log-odds that the shape priors give z and y, (X, Y, Z) float32. `key` is a seed and a
-    number of the pass. Voxels that take no part, or are not of `color`, keep their labels from `before`.
+    `fields` are the log-odds that the shape priors give z and y, (X, Y, Z) float32; either infinity decides.
+    `key` is a seed and a number of the pass. Voxels that take no part, or are not of `color`, keep their
+    labels from `before`.
     """
     out = (before.l.copy(), before.z.copy(), before.y.copy())
     sums = voxels_draw.draw(v, pi, groups, _gaussians(v, theta), fields, key, out, color)

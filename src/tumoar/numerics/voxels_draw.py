@@ -53,8 +53,9 @@ def draw(
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Draws into out = (column, level >= 1, level == 2), each (X, Y, Z) uint8; returns n, d, dd, cos, dcos.
 
-    `fields` (X, Y, Z) float32 are added to the log prior of level >= 1 and of level 2. `key` is a seed and a
-    counter of passes. `color` 0 to 7 draws only voxels of that parity of (x, y, z), so that neighbors rest.
+    `fields` (X, Y, Z) float32 are added to the log prior of level >= 1 and of level 2; either infinity
+    decides. `key` is a seed and a counter of passes. `color` 0 to 7 draws only voxels of that parity of (x,
+    y, z), so that neighbors rest.
     """
     sums = no_sums(v, len(groups.x_of_q))
     lost = np.zeros(len(sums.data), np.int64)
@@ -121,15 +122,23 @@ def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color,
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
 def _add_fields(groups, field_1, field_2, w, row):
+    """Level 1 gets the first field, level 2 both; +inf takes the level below out instead."""
     for q in range(len(groups.x_of_q)):
         m = groups.x_of_q[q]
-        if row.on[m] and groups.level[m] >= 1:
+        if row.on[m]:
             ll = row.ll[q]
-            for i in range(w):
-                ll[i] += field_1[i]
-            if groups.level[m] == 2:
+            if groups.level[m] == 0:
                 for i in range(w):
-                    ll[i] += field_2[i]
+                    ll[i] = ll[i] if field_1[i] < np.inf else -np.inf
+            else:
+                for i in range(w):
+                    ll[i] += field_1[i] if field_1[i] < np.inf else _f(0)
+                if groups.level[m] == 1:
+                    for i in range(w):
+                        ll[i] = ll[i] if field_2[i] < np.inf else -np.inf
+                else:
+                    for i in range(w):
+                        ll[i] += field_2[i] if field_2[i] < np.inf else _f(0)
 
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)

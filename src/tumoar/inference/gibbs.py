@@ -1,0 +1,268 @@
+"""Algorithm 1: a blocked Gibbs sampler of labels, hidden units and θ for fixed node positions.
+
+A sweep is a pure function of the chain and its state, and its random numbers depend only on the seed and on
+the number of the sweep: a state that is saved and loaded continues exactly as it would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import add
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.config import GemConfig, GibbsConfig
+from tumoar.image import Case
+from tumoar.inference.gem import Fit
+from tumoar.inference.initialise import released, start_labels, start_prior, voxels_in_use
+from tumoar.labels import LabelTable
+from tumoar.model import joint
+from tumoar.model.atlas import pi as label_pi
+from tumoar.model.conditionals import sampler, update_theta
+from tumoar.model.gmm import Moments, Theta
+from tumoar.model.joint import Labels
+from tumoar.model.shape.base import ShapePrior, of_color
+from tumoar.model.theta_prior import ThetaPrior
+from tumoar.numerics.voxels import UNUSED, Groups, Volume
+
+Field = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What does not change: data, prior, shape priors, seed.
+
+    `pi` (X, Y, Z, K) are the label probabilities at the fitted nodes. Tumor is possible in `region`. Where
+    `held_z` (X, Y, Z) is 0 or 1, z is held at that value; -1 leaves it free; y likewise.
+    """
+
+    labels: LabelTable
+    volume: Volume
+    pi: npt.NDArray[np.float32]
+    prior: ThetaPrior
+    shape_z: ShapePrior
+    shape_y: ShapePrior
+    region: npt.NDArray[np.bool_]
+    seed: int
+    held_z: npt.NDArray[np.int8] | None = None
+    held_y: npt.NDArray[np.int8] | None = None
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Which labels feed which mixture."""
+        return joint.compile_groups(self.labels)
+
+    @property
+    def colors(self) -> int:
+        """Sets of voxels that are drawn one after the other."""
+        return max(self.shape_z.colors, self.shape_y.colors)
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a chain stands after `sweep` sweeps: θ, labels, and the moments of the t drawn with them."""
+
+    sweep: int
+    theta: Theta
+    labels: Labels
+    moments: Moments
+
+
+class Info(NamedTuple):
+    """What a sweep has to tell: its number, voxels of tumor and of core, and how many changed."""
+
+    sweep: int
+    tumor: int
+    core: int
+    changed: int
+
+
+def prepare(
+    case: Case,
+    fit: Fit,
+    shapes: tuple[ShapePrior, ShapePrior],
+    tumor_mm3: Mapping[str, float],
+    config: GemConfig,
+    seed: int,
+    held_z: npt.NDArray[np.int8] | None = None,
+    held_y: npt.NDArray[np.int8] | None = None,
+) -> tuple[Chain, State]:
+    """From the end of Algorithm 2 to the start of Algorithm 1, with shape priors of z and y.
+
+    The most probable labels of the simplified model, a fifth of their edema turned into core, and the
+    components of core released.
+    """
+    atlas = fit.placed.atlas
+    labels = atlas.labels
+    pi = label_pi(fit.placed, fit.nodes)
+    brain = pi[..., labels.in_brain].sum(-1)
+    use = voxels_in_use(case.D, pi[..., atlas.background], brain, case.grid.spacing.tolist())
+    volume = joint.volume(case.D, use)
+    prior = start_prior(
+        labels, case.contrasts, case.D, use, pi, labels.x_of_l, tumor_mm3, case.grid.voxel_volume
+    )
+    flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.w, config.u))
+    first = joint.most_probable(volume, pi, flat, fit.theta)
+    first = start_labels(first, np.random.default_rng([seed, 0]))
+    region = (use != UNUSED) & (brain > 0)
+    chain = Chain(labels, volume, pi, prior, *shapes, region, seed, held_z, held_y)
+    return chain, start(chain, released(fit.theta, fit.labels, labels), first)
+
+
+def start(chain: Chain, theta: Theta, labels: Labels) -> State:
+    """The state before the first sweep: t drawn given θ and the labels that Algorithm 1 takes as input."""
+    columns = joint.classes(chain.labels)
+    onehot = np.zeros((*labels.l.shape, columns.max() + 1), np.float32)
+    np.put_along_axis(onehot, columns[labels.l][..., None], 1, -1)
+    given = tuple(np.where(v == 1, np.float32(np.inf), np.float32(-np.inf)) for v in (labels.z, labels.y))
+    groups = joint.compile_groups(chain.labels, columns)
+    # the columns drawn are those of `onehot`: only the moments are new
+    _, moments = joint.draw(
+        chain.volume, onehot, groups, theta, (given[0], given[1]), labels, (chain.seed, 0)
+    )
+    return State(0, theta, labels, moments)
+
+
+def sweep(chain: Chain, state: State) -> tuple[State, Info]:
+    """One iteration of Algorithm 1."""
+    number = state.sweep + 1
+    rng = np.random.default_rng([chain.seed, number])
+    theta = update_theta(state.theta, state.moments, chain.prior, sampler(rng))
+    labels, moments = draw_labels(chain, theta, state.labels, number, rng)
+    changed = int(((labels.z != state.labels.z) | (labels.y != state.labels.y)).sum())
+    info = Info(number, int(labels.z.sum()), int(labels.y.sum()), changed)
+    return State(number, theta, labels, moments), info
+
+
+def draw_labels(
+    chain: Chain, theta: Theta, labels: Labels, number: int, rng: np.random.Generator
+) -> tuple[Labels, Moments]:
+    """H^z and H^y given z and y, then l, z, y and t given them; color by color where neighbors depend."""
+    parts = []
+    for color in range(chain.colors):
+        region = of_color(chain.region, color, chain.colors)
+        z = chain.shape_z.field(labels.z.view(bool), region, _key(rng))
+        y = chain.shape_y.field(labels.y.view(bool), region, _key(rng))
+        labels, moments = joint.draw(
+            chain.volume,
+            chain.pi,
+            chain.groups,
+            theta,
+            (_held(z, chain.region, chain.held_z), _held(y, chain.region, chain.held_y)),
+            labels,
+            key=(chain.seed, number * chain.colors + color),
+            color=color if chain.colors > 1 else -1,
+        )
+        parts.append(moments)
+    return labels, reduce(add, parts)
+
+
+def sweeps(chain: Chain, state: State, config: GibbsConfig) -> Iterator[tuple[State, Info]]:
+    """The chain from `state` to its end, as a generator; storing, progress and stopping are the caller's."""
+    while state.sweep < config.burn_in + config.samples:
+        state, info = sweep(chain, state)
+        yield state, info
+
+
+class Votes(NamedTuple):
+    """The final labels by majority, separately on each variable (section 2.3.1)."""
+
+    l: npt.NDArray[np.uint8]
+    z: npt.NDArray[np.uint8]
+    y: npt.NDArray[np.uint8]
+
+
+class Tally:
+    """Counts samples voxel by voxel, and voxels sample by sample."""
+
+    def __init__(self, labels: LabelTable, use: npt.NDArray[np.uint8]) -> None:
+        self.labels = labels
+        self.shape = use.shape
+        self.at = np.flatnonzero(use != UNUSED)
+        self.samples = 0
+        self.l = np.zeros((labels.K, len(self.at)), np.uint8)
+        self.z = np.zeros(len(self.at), np.uint8)
+        self.y = np.zeros(len(self.at), np.uint8)
+        self.volumes: list[npt.NDArray[np.int64]] = []
+
+    def add(self, labels: Labels) -> None:
+        """One sample more; at most 255."""
+        if self.samples == 255:
+            raise ValueError("at most 255 samples can be counted")
+        l, z, y = (v.ravel()[self.at] for v in (labels.l, labels.z, labels.y))
+        for k in range(self.labels.K):
+            self.l[k] += l == k
+        self.z += z
+        self.y += y
+        self.samples += 1
+        self.volumes.append(np.append(np.bincount(l, minlength=self.labels.K), [z.sum() - y.sum(), y.sum()]))
+
+    def vote(self) -> Votes:
+        """More than half of the samples for z and y; the most frequent l, within the brain where z won.
+
+        Ties go to no tumor, and to the first structure. Without the restriction a voxel could be voted tumor
+        while several structures of the brain share its votes and background has the most.
+        """
+        z = 2 * self.z.astype(int) > self.samples
+        y = 2 * self.y.astype(int) > self.samples
+        brain = np.flatnonzero(self.labels.in_brain)
+        l = np.where(z, brain[self.l[brain].argmax(0)], self.l.argmax(0))
+        return Votes(*(self._full(v, np.uint8) for v in (l, z, y)))
+
+    def fraction(self, structures: tuple[str, ...] = (), tumor: tuple[str, ...] = ()) -> Field:
+        """(X, Y, Z) share of samples in which a voxel is one of these structures, or of "core" and "edema".
+
+        Structures are counted whether or not tumor covers them.
+        """
+        votes = np.zeros(len(self.at), np.int64)
+        for name in structures:
+            votes += self.l[self.labels.l(name)]
+        if "core" in tumor:
+            votes += self.y
+        if "edema" in tumor:
+            votes += self.z - self.y
+        return self._full(votes / np.float32(max(self.samples, 1)), np.float32)
+
+    def _full(self, values: npt.NDArray, dtype: npt.DTypeLike) -> npt.NDArray:
+        out = np.zeros(self.shape, dtype)
+        out.ravel()[self.at] = values
+        return out
+
+
+def to_arrays(state: State) -> dict[str, npt.NDArray]:
+    """All of a state, to be stored."""
+    theta, moments, labels = state.theta, state.moments, state.labels
+    return {
+        "sweep": np.array(state.sweep),
+        **{f"theta_{k}": v for k, v in vars(theta).items()},
+        **{f"moments_{k}": v for k, v in vars(moments).items()},
+        **{f"labels_{k}": v for k, v in vars(labels).items()},
+    }
+
+
+def from_arrays(arrays: Mapping[str, npt.NDArray]) -> State:
+    """The state that `to_arrays` took apart."""
+
+    def part(name: str) -> dict[str, npt.NDArray]:
+        return {k.removeprefix(name): arrays[k] for k in arrays if k.startswith(name)}
+
+    return State(
+        int(arrays["sweep"]), Theta(**part("theta_")), Labels(**part("labels_")), Moments(**part("moments_"))
+    )
+
+
+def _key(rng: np.random.Generator) -> int:
+    return int(rng.integers(0, 2**63))
+
+
+def _held(field: Field, region: npt.NDArray[np.bool_], held: npt.NDArray[np.int8] | None) -> Field:
+    """The field with tumor impossible outside the region, and decided where it is held."""
+    field = np.where(region, field, np.float32(-np.inf))
+    if held is not None:
+        field[(held == 1) & region] = np.inf
+        field[held == 0] = -np.inf
+    return field

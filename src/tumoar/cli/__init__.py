@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -57,6 +58,9 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code: 0, the code of a refusal, or 1 for a fault of our own."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows "?", and nothing fails
+            stream.reconfigure(errors="replace")
     try:
         app(args=arguments)
     except TumoarError as refusal:

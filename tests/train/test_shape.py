@@ -116,7 +116,7 @@ def ball(radius, name="ball-000"):
 
 
 SHAPES = (ball(9), ball(12, "other-000"))
-QUICK = ShapeTraining(steps=6, batch=2, pool=4, window=16, margin=4, life=2.0, life_free=3.0)
+QUICK = ShapeTraining(steps=6, batch=2, pool=4, window=16, margin=4, life=2.0, life_free=3.0, start_norm=0.0)
 
 
 def run(state, config, steps):
@@ -151,7 +151,7 @@ def test_a_state_is_a_value():
 
 def test_training_raises_the_shapes_above_their_surroundings():
     """A short run on balls: the field learned inside is above the field outside."""
-    config = replace(QUICK, steps=40, step=3e-5)
+    config = replace(QUICK, steps=40, step=3e-5, start_norm=0.05)
     *_, (state, info) = training.train(SHAPES, config, training.start(SHAPES, config, 7))
     assert info.step == 40
     v = np.pad(SHAPES[1].v, 8).astype(bool)

@@ -1,0 +1,60 @@
+"""`tumoar train shape` and `tumoar train combine` on masks made here."""
+
+from __future__ import annotations
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from tumoar.cli.train_shape import combine, read_shapes, shape, tumor_volumes
+from tumoar.errors import GeometryError, UsageError
+from tumoar.io.shapes import section_shape
+from tumoar.io.store import load_sections
+
+
+@pytest.fixture
+def masks(tmp_path):
+    paths = []
+    for n in range(3):
+        x = np.indices((34, 34, 34)) - 17
+        r = np.sqrt((x**2).sum(0))
+        labels = (r < 14).astype(np.uint8) + (r < 9 - n)
+        paths.append(tmp_path / f"p{n}-000.nii.gz")
+        nib.save(nib.Nifti1Image(labels, np.eye(4)), paths[-1])
+    return paths
+
+
+def test_training_writes_a_model_with_its_provenance(masks, tmp_path):
+    out = tmp_path / "y.npz"
+    shape(masks, output=out, maps="y", core="2", steps=1, held_out=1, seed=3)
+    sections = load_sections(out)
+    assert section_shape(sections, "shape_y", out).fast
+    card = sections["shape_y"].card["provenance"]
+    assert len(card["subjects"]) == 2
+    assert len(card["held_out"]) == 1
+    assert card["mean_mm3"]["core"] < card["mean_mm3"]["edema"]
+    both = tmp_path / "model.npz"
+    with pytest.raises(UsageError, match="two of the files"):
+        combine([out, out], output=both)
+    combine([out], output=both)
+    assert load_sections(both).keys() == {"shape_y"}
+
+
+def test_maps_are_the_whole_tumor_and_its_core(masks):
+    found = read_shapes(masks, [2])
+    assert [s.name for s in found["z"]] == ["p0-000", "p1-000", "p2-000"]
+    assert all(z.volume > y.volume for z, y in zip(found["z"], found["y"]))
+    volumes = tumor_volumes(found, set())
+    assert volumes["core"] == pytest.approx(np.mean([s.volume for s in found["y"]]), abs=0.1)
+
+
+def test_masks_of_other_sizes_are_refused(tmp_path):
+    path = tmp_path / "coarse.nii.gz"
+    nib.save(nib.Nifti1Image(np.ones((9, 9, 9), np.uint8), np.diag([2, 2, 2, 1])), path)
+    with pytest.raises(GeometryError, match="1 mm"):
+        read_shapes([path], [2])
+
+
+def test_unknown_maps_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="z, y or zy"):
+        shape([], output=tmp_path / "x.npz", maps="x")

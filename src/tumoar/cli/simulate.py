@@ -1,0 +1,113 @@
+"""`tumoar simulate`: a synthetic patient with its truth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tumoar.errors import GeometryError, UnreadableFileError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from tumoar.image import Grid
+
+
+def simulate(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for images and truth.")],
+    contrast: Annotated[
+        list[str] | None, typer.Option(help="One image each, say T1c; more than once.")
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="Label map of a head; by default one is drawn from the atlas.")
+    ] = None,
+    atlas: Annotated[
+        Path | None, typer.Option(help="Atlas to draw from; by default the one shipped.")
+    ] = None,
+    core_ml: Annotated[float, typer.Option(min=0.0, help="Volume of the tumor core; 0 for no tumor.")] = 25.0,
+    slices: Annotated[float, typer.Option(min=0.5, max=10.0, help="Slice thickness in mm.")] = 1.0,
+    skull_stripped: Annotated[bool, typer.Option("--skull-stripped", help="Leave the brain only.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same patient.")] = 0,
+) -> None:
+    """Make a synthetic patient: a head and a tumor, their images, and the truth."""
+    import numpy as np
+
+    from tumoar.io.nifti import write_nifti
+    from tumoar.labels import default_labels
+    from tumoar.simulate import Acquisition, draw_blob, draw_place
+    from tumoar.simulate import simulate as make
+    from tumoar.simulate.tissue import default_tissues
+
+    known = {name.lower(): name for name in default_tissues().scans}
+    names = [name.lower() for name in contrast or ("T1c", "FLAIR", "T2")]
+    for name in names:
+        if name not in known:
+            do = f"use one of {', '.join(known.values())}"
+            raise UsageError("contrast", f"contrast '{name}' cannot be simulated", do=do)
+    table = default_labels()
+    rng_head, rng_tumor, rng_scan = np.random.default_rng(seed).spawn(3)
+    label_map, grid = _read(labels) if labels else _drawn(atlas, rng_head)
+    tumor = None
+    if core_ml > 0:
+        blob = draw_blob(rng_tumor, core_ml=core_ml, spacing=float(grid.spacing.mean()))
+        tumor = draw_place(blob, label_map, table, rng_tumor)
+    thick = (float(grid.spacing[0]), float(grid.spacing[1]), slices)
+    scans = [Acquisition(known[name], thick) for name in names]
+    images, truth = make(label_map, grid, tumor, scans, table, rng_scan, skull_stripped=skull_stripped)
+
+    output.mkdir(parents=True, exist_ok=True)
+    for name, image in images.items():
+        write_nifti(output / f"{name}.nii.gz", image.data, image.grid)
+    for name, volume in (("labels", truth.l), ("tumor", truth.z.astype(np.uint8) + truth.y)):
+        write_nifti(output / f"truth_{name}.nii.gz", volume, truth.grid)
+    write_nifti(output / "truth_segmentation.nii.gz", truth.exclusive, truth.grid)
+    card = {
+        "seed": seed,
+        "contrasts": list(images),
+        "slice_mm": slices,
+        "skull_stripped": skull_stripped,
+        "core_ml": round(float(truth.y.sum()) * grid.voxel_volume / 1000, 2),
+        "whole_ml": round(float(truth.z.sum()) * grid.voxel_volume / 1000, 2),
+    }
+    (output / "truth.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    typer.echo(f"{output.name}: {', '.join(images)}; core {card['core_ml']} ml, whole {card['whole_ml']} ml")
+
+
+def _read(path: Path) -> tuple[npt.NDArray[np.uint8], Grid]:
+    import numpy as np
+
+    from tumoar.io.nifti import read_nifti
+    from tumoar.labels import default_labels
+    from tumoar.orientation import canonical
+
+    image, _ = canonical(read_nifti(path))
+    unknown = sorted(set(np.unique(image.data).tolist()) - set(default_labels().indices.tolist()))
+    if unknown:
+        raise UnreadableFileError(
+            "labels-unknown",
+            "not a label map of this project",
+            file=path,
+            found=", ".join(f"{v:g}" for v in unknown[:5]),
+            do="prepare it with `tumoar train prepare`",
+        )
+    if np.abs(image.grid.spacing - 1).max() > 0.5:
+        raise GeometryError(
+            "labels-spacing", "label map not at about 1 mm", file=path, found=image.grid.spacing
+        )
+    return image.data.astype(np.uint8), image.grid
+
+
+def _drawn(path: Path | None, rng: np.random.Generator) -> Any:
+    from importlib.resources import as_file, files
+
+    from tumoar.io.store import load_atlas
+    from tumoar.simulate.head import draw_head
+
+    if path is not None:
+        return draw_head(load_atlas(path), rng)
+    with as_file(files("tumoar").joinpath("data/atlas.npz")) as shipped:
+        return draw_head(load_atlas(shipped), rng)

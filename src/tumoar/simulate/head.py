@@ -1,0 +1,56 @@
+"""Heads drawn from an atlas: its nodes displaced smoothly, then a label for every voxel."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.image import Grid
+from tumoar.model.atlas import Atlas, pi, place
+from tumoar.numerics.tetra import volumes
+from tumoar.simulate.patient import Maps, smooth_noise
+
+BEND = 4.0
+"""mm, SD of the displacement of nodes along each axis."""
+WAVES = 24
+LENGTH = (60.0, 140.0)
+"""mm, wavelengths of the displacement."""
+FOLDING = 1.0
+"""SD in log probability of the noise that makes neighboring voxels agree on one tissue of the brain."""
+
+
+def draw_head(atlas: Atlas, rng: np.random.Generator, *, spacing: float = 1.0) -> tuple[Maps, Grid]:
+    """Label map with our indices, and its grid in the atlas's world.
+
+    Labels are not drawn voxel by voxel, which would give noise: the most probable one is taken, after a
+    smooth field has been added to the log probability of every brain tissue.
+    """
+    low, high = atlas.box
+    shape = np.floor((high - low) / spacing).astype(int)
+    affine = np.diag([spacing, spacing, spacing, 1.0])
+    affine[:3, 3] = (low + high - (shape - 1) * spacing) / 2
+    grid = Grid((int(shape[0]), int(shape[1]), int(shape[2])), affine)
+    bent = bend(atlas, rng)
+    placed = place(atlas, np.eye(4), grid)
+    scores = pi(placed, grid.index(bent))
+    np.log(np.maximum(scores, 1e-9), out=scores)
+    for k, s in enumerate(atlas.labels.structures):
+        if not s.trained:
+            scores[..., k] = -np.inf
+        elif s.in_brain and s.mirror is None:
+            scores[..., k] += FOLDING * smooth_noise(grid, 2.0, rng)
+    return atlas.labels.indices[scores.argmax(-1)], grid
+
+
+def bend(atlas: Atlas, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Nodes displaced by a sum of waves, halved until no tetrahedron folds; the faces of the box stay."""
+    direction = rng.normal(size=(WAVES, 3))
+    direction *= (
+        2 * np.pi / (rng.uniform(*LENGTH, (WAVES, 1)) * np.linalg.norm(direction, axis=1, keepdims=True))
+    )
+    amplitude = rng.normal(0, BEND * np.sqrt(2 / WAVES), (WAVES, 3))
+    waves = np.sin(atlas.nodes @ direction.T + rng.uniform(0, 2 * np.pi, WAVES))
+    shift = np.where(atlas.held, 0.0, waves @ amplitude)
+    while not (volumes(atlas.nodes + shift, atlas.tetrahedra) > 0).all():
+        shift /= 2
+    return atlas.nodes + shift

@@ -1,10 +1,10 @@
 """Are known displacements of real images found, and failures, mirror images and wrong heads noticed?
 
 T1, T2 and FLAIR of seven patients are displaced against T1c by up to 10 degrees and 15 mm in random
-directions: in three trials of four by their header alone, which leaves the truth exact, else by resampling. The
-error is the mean distance over the head. Six patients come co-registered; the seventh moved before T1c was
-taken (by their headers, its T1, T2 and FLAIR lie 2 mm off T1c in one and the same way), so there the truth is
-the displacement on top of what registration finds without it, and the distance to the headers is shown beside.
+directions: in three trials of four by their header alone, which leaves the truth exact, else by resampling.
+The error is the mean distance over the head. Six patients come co-registered; the seventh moved before T1c
+was taken (by their headers, its T1, T2 and FLAIR lie 2 mm off T1c all in the same way), so there the truth is
+the displacement on top of what registration finds without it, and the distance to the headers stands beside.
 Every second trial is repeated with left and right exchanged in the voxels. Settings were chosen with other
 displacements of the same patients (seeds 1 to 200).
 

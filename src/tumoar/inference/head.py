@@ -16,9 +16,9 @@ Mask = npt.NDArray[np.bool_]
 LEAST_PART = 0.1  # of the largest part: a scalp around a brain, not specks of noise or a headrest
 AROUND = (2.0, 12.0)  # mm outside the surface, where a whole head has air
 BENEATH = (3.0, 15.0)  # mm inside the surface, where a whole head has its skull
-DARK = 0.5  # of the median on the compressed scale: bone in MR
+DARK = 0.4  # of the median on the compressed scale: bone in MR
 LEAST_AIR = 0.5
-LEAST_SKULL = 0.03  # measured: below 0.012 in skull-stripped images, above 0.09 in whole heads
+LEAST_SKULL = 0.025  # seen: below 0.008 in skull-stripped images, above 0.07 in whole heads
 CERTAIN = 2.0  # times more or less than that is outright
 
 

@@ -1,0 +1,186 @@
+"""Registration finds known displacements, knows when it failed, and tells left from right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from synthetic_heads import head_grid, synthetic_head, with_header_moved
+
+from tumoar.errors import ChannelError
+from tumoar.image import Grid, Image
+from tumoar.inference.head import decide_stripped, skull_evidence
+from tumoar.inference.register import (
+    FINE,
+    angle,
+    apply,
+    distance,
+    information,
+    looks_mirrored,
+    mirrored,
+    overlap,
+    prepare,
+    refine,
+    register,
+    rigid,
+)
+from tumoar.inference.resample import resample, resample_valid
+
+CT_WINDOW = (-200.0, 300.0)
+
+
+@pytest.fixture(scope="module")
+def fixed():
+    return prepare(synthetic_head("T1c"))
+
+
+@pytest.fixture(scope="module")
+def moving():
+    return prepare(synthetic_head("FLAIR"))
+
+
+def evidence(prepared, bone=None):
+    return skull_evidence(
+        np.asarray(prepared.levels[FINE].data), prepared.valid, prepared.is_head, FINE, bone
+    )
+
+
+# ---- rigid maps --------------------------------------------------------------------------------------------
+
+
+def test_a_rigid_map_turns_about_its_center_and_then_shifts():
+    matrix = rigid([0, 0, 90], [1, 2, 3], [10, 0, 0])
+    np.testing.assert_allclose(apply(matrix, np.array([10.0, 0, 0])), [11, 2, 3], atol=1e-12)
+    np.testing.assert_allclose(apply(matrix, np.array([11.0, 0, 0])), [11, 3, 3], atol=1e-12)
+    assert angle(matrix) == pytest.approx(90)
+
+
+def test_distance_of_a_shift_is_its_length():
+    points = np.random.default_rng(0).normal(size=(50, 3))
+    assert distance(rigid([0, 0, 0], [3, 4, 0], [0, 0, 0]), np.eye(4), points) == pytest.approx(5)
+
+
+# ---- registration ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("turn", "shift"), [([6, -4, 5], [8, -6, 9]), ([0, 0, 0], [0, 0, 0]), ([-3, 8, 0], [60, -80, 40])]
+)
+def test_a_displaced_header_is_found_out(fixed, turn, shift):
+    moved = rigid(turn, shift, [0, 0, 0])
+    found = register(fixed, prepare(with_header_moved(synthetic_head("FLAIR"), moved)))
+    assert distance(found.to_moving, moved, fixed.head) < 0.5
+    assert found.spread < 0.5
+    assert found.overlap > 0.95
+
+
+def test_a_moved_head_is_found_on_a_grid_with_thick_slices(fixed):
+    moved = rigid([3, 2, -4], [4, 3, -5], [0, 0, 0])
+    image = synthetic_head("T2", head_grid((0.8, 0.8, 4.0)), moved=moved)
+    found = register(fixed, prepare(image))
+    assert distance(found.to_moving, moved, fixed.head) < 1.0
+
+
+def test_mr_is_aligned_with_ct():
+    moved = rigid([3, -4, 2], [6, 2, -4], [0, 0, 0])
+    fixed = prepare(synthetic_head("CT"), CT_WINDOW)
+    found = register(fixed, prepare(with_header_moved(synthetic_head("T1c"), moved)))
+    assert distance(found.to_moving, moved, fixed.head) < 0.75
+
+
+def test_the_same_images_give_the_same_bits(fixed, moving):
+    first, second = (refine(fixed, moving, np.eye(4)) for _ in range(2))
+    assert first.to_moving.tobytes() == second.to_moving.tobytes()
+    assert (first.spread, first.information) == (second.spread, second.information)
+
+
+def test_information_is_highest_in_place(fixed, moving):
+    in_place = information(fixed, moving, np.eye(4))
+    for step in 4 * np.vstack([np.eye(3), -np.eye(3)]):
+        assert information(fixed, moving, rigid([0, 0, 0], step, [0, 0, 0])) < in_place
+
+
+def test_noise_is_not_aligned(fixed):
+    noise = np.random.default_rng(3).gamma(4, 20, head_grid().shape).astype(np.float32)
+    found = register(fixed, prepare(Image(noise, head_grid())))
+    assert found.spread > 1.0
+
+
+def test_overlap_counts_the_head_that_is_covered(fixed, moving):
+    assert overlap(fixed, moving, np.eye(4)) > 0.99
+    assert overlap(fixed, moving, rigid([0, 0, 0], [500, 0, 0], [0, 0, 0])) == 0
+    assert information(fixed, moving, rigid([0, 0, 0], [500, 0, 0], [0, 0, 0])) == 0
+
+
+# ---- left and right ----------------------------------------------------------------------------------------
+
+
+def test_mirroring_twice_is_nothing(moving):
+    twice = mirrored(mirrored(moving))
+    for mm, level in moving.levels.items():
+        assert np.array_equal(level.data, twice.levels[mm].data)
+    np.testing.assert_allclose(twice.head, moving.head)
+
+
+def test_a_mirrored_image_is_recognized_and_a_straight_one_is_not(fixed):
+    image = synthetic_head("FLAIR", moved=rigid([2, -3, 4], [3, 2, 1], [0, 0, 0]))
+    straight = prepare(image)
+    assert not looks_mirrored(fixed, straight, register(fixed, straight))
+    flipped = prepare(Image(image.data[::-1], image.grid))
+    assert looks_mirrored(fixed, flipped, register(fixed, flipped))
+
+
+# ---- skull -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("contrast", ["T1c", "T1", "T2", "FLAIR"])
+@pytest.mark.parametrize("stripped", [False, True])
+def test_a_skull_is_seen_or_missed(contrast, stripped):
+    found = evidence(prepare(synthetic_head(contrast, stripped=stripped)))
+    assert found.is_stripped is stripped
+    assert found.is_outright
+
+
+def test_a_whole_head_whose_air_was_cleared_is_still_whole():
+    image = synthetic_head("T1c")
+    data = np.where(image.data < 5, 0, image.data)
+    assert not evidence(prepare(Image(data, image.grid))).is_stripped
+
+
+def test_a_skull_is_bright_in_ct():
+    bone = 0.8 * (CT_WINDOW[1] - CT_WINDOW[0])
+    assert not evidence(prepare(synthetic_head("CT"), CT_WINDOW), bone).is_stripped
+
+
+def test_a_user_may_decide_only_what_the_image_leaves_open():
+    found = evidence(prepare(synthetic_head("T1c", stripped=True)))
+    assert decide_stripped(found, "T1c", None) is True
+    assert decide_stripped(found, "T1c", True) is True
+    with pytest.raises(ChannelError, match="B40 T1c is skull-stripped, not a whole head"):
+        decide_stripped(found, "T1c", False)
+    unclear = type(found)(air=0.0, skull=0.02)
+    assert decide_stripped(unclear, "T1c", False) is False
+
+
+# ---- resampling --------------------------------------------------------------------------------------------
+
+
+def test_resampling_reads_a_linear_function_exactly():
+    source = Grid((12, 14, 10), [[2, 0, 0, -9], [0, 1.5, 0, -8], [0, 0, 3, -12], [0, 0, 0, 1]])
+    onto = Grid((5, 6, 4), np.diag([1.0, 1, 1, 1]))
+    slope = np.array([0.3, -0.7, 0.2])
+    values = source.world(np.moveaxis(np.indices(source.shape), 0, -1)) @ slope
+    turned = rigid([5, 10, -8], [1, -2, 0.5], [0, 0, 0])
+    expected = apply(turned, onto.world(np.moveaxis(np.indices(onto.shape), 0, -1))) @ slope
+    np.testing.assert_allclose(resample(values, source, onto, turned), expected, atol=1e-4)
+
+
+def test_invalid_voxels_do_not_leak():
+    grid = Grid((8, 8, 8), np.eye(4))
+    valid = np.indices(grid.shape)[0] < 4
+    values = np.where(valid, 100.0, 0.0)
+    half = np.eye(4)
+    half[0, 3] = 0.4
+    found, seen = resample_valid(values, valid, grid, grid, half)
+    np.testing.assert_allclose(found[seen], 100, rtol=1e-6)
+    assert seen[:4].all()
+    assert not seen[4:].any()

@@ -100,7 +100,7 @@ def test_sampler_agrees_with_enumeration(name):
     labels = joint.Labels(*(np.zeros_like(use) for _ in range(3)))
     total = np.zeros((copies, functions.shape[1]))
     for i in range(sweeps):
-        labels, _ = gibbs.draw_labels(many, theta, labels, i, rng)
+        labels, _ = gibbs.draw_labels(many, theta, labels, many.region, i, rng)
         if i >= burn_in:
             z, y = (
                 v.reshape(X, Y, copies, Z + 1)[..., :Z].transpose(2, 0, 1, 3).reshape(copies, -1)
@@ -194,7 +194,8 @@ def geweke(draws: int, shape=(2, 2, 2)) -> np.ndarray:
     for i in range(draws):
         D, t = simulate(theta, labels, rng)
         theta = update_theta(theta, reference.moments(D.astype(float), t), tiny.prior(), sampler(rng))
-        labels, _ = gibbs.draw_labels(chain(D, shapes), theta, labels, i, rng)
+        c = chain(D, shapes)
+        labels, _ = gibbs.draw_labels(c, theta, labels, c.region, i, rng)
         successive.append(functionals(theta, labels, D))
     a, b = np.array(forward), np.array(successive)
     batches = b.reshape(50, -1, b.shape[1]).mean(1)
@@ -302,6 +303,20 @@ def test_tumor_and_tissue_are_found_and_forbidden_states_never_drawn(small):
         sum(v[-1] + v[-2] for v in tally.volumes),
         rtol=1e-5,
     )
+
+
+def test_sweeps_between_full_ones_look_only_near_likely_tumor(small):
+    c, state = small
+    c = replace(c, full_every=3)
+    full, sizes = state, []
+    for _ in range(6):
+        full, _ = gibbs.sweep(c, full)
+        sizes.append(full.active.sum())
+        assert not full.labels.z[~full.active].any()
+    assert sizes[0] == sizes[1] == sizes[2] < c.region.sum()
+    assert small_head.dice(full.labels.z == 1, small_head.truth()[1] == 1) > 0.9
+    every, _ = gibbs.sweep(replace(c, full_every=1), state)
+    assert every.active is c.region
 
 
 def labels_of(l: list[int], z: list[int], y: list[int]) -> joint.Labels:

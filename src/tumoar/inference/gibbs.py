@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.ndimage import maximum_filter
 
 from tumoar.config import GemConfig, GibbsConfig
 from tumoar.image import Case
@@ -31,13 +32,18 @@ from tumoar.numerics.voxels import UNUSED, Groups, Volume
 
 Field = npt.NDArray[np.float32]
 
+MARGIN = 5
+"""Voxels around likely tumor in which sweeps between full ones consider it."""
+
 
 @dataclass(frozen=True)
 class Chain:
     """What does not change: data, prior, shape priors, seed.
 
-    `pi` (X, Y, Z, K) are the label probabilities at the fitted nodes. Tumor is possible in `region`. Where
-    `held_z` (X, Y, Z) is 0 or 1, z is held at that value; -1 leaves it free; y likewise.
+    Every `full_every`-th sweep considers tumor in all of `region`; those between only near voxels where it
+    was likely the last time. `pi` (X, Y, Z, K) are the label probabilities at the fitted nodes. Tumor is
+    possible in `region`. Where `held_z` (X, Y, Z) is 0 or 1, z is held at that value; -1 leaves it free; y
+    likewise.
     """
 
     labels: LabelTable
@@ -50,6 +56,7 @@ class Chain:
     seed: int
     held_z: npt.NDArray[np.int8] | None = None
     held_y: npt.NDArray[np.int8] | None = None
+    full_every: int = 1
 
     @cached_property
     def groups(self) -> Groups:
@@ -64,12 +71,16 @@ class Chain:
 
 @dataclass(frozen=True)
 class State:
-    """Where a chain stands after `sweep` sweeps: θ, labels, and the moments of the t drawn with them."""
+    """Where a chain stands after `sweep` sweeps.
+
+    θ, labels, the moments of the t drawn with them, and where tumor is considered before the next full sweep.
+    """
 
     sweep: int
     theta: Theta
     labels: Labels
     moments: Moments
+    active: npt.NDArray[np.bool_]
 
 
 class Info(NamedTuple):
@@ -88,6 +99,8 @@ def prepare(
     tumor_mm3: Mapping[str, float],
     config: GemConfig,
     seed: int,
+    *,
+    full_every: int = 1,
     held_z: npt.NDArray[np.int8] | None = None,
     held_y: npt.NDArray[np.int8] | None = None,
 ) -> tuple[Chain, State]:
@@ -109,7 +122,7 @@ def prepare(
     first = joint.most_probable(volume, pi, flat, fit.theta)
     first = start_labels(first, np.random.default_rng([seed, 0]))
     region = (use != UNUSED) & (brain > 0)
-    chain = Chain(labels, volume, pi, prior, *shapes, region, seed, held_z, held_y)
+    chain = Chain(labels, volume, pi, prior, *shapes, region, seed, held_z, held_y, full_every)
     return chain, start(chain, released(fit.theta, fit.labels, labels), first)
 
 
@@ -124,7 +137,7 @@ def start(chain: Chain, theta: Theta, labels: Labels) -> State:
     _, moments = joint.draw(
         chain.volume, onehot, groups, theta, (given[0], given[1]), labels, (chain.seed, 0)
     )
-    return State(0, theta, labels, moments)
+    return State(0, theta, labels, moments, chain.region)
 
 
 def sweep(chain: Chain, state: State) -> tuple[State, Info]:
@@ -132,19 +145,30 @@ def sweep(chain: Chain, state: State) -> tuple[State, Info]:
     number = state.sweep + 1
     rng = np.random.default_rng([chain.seed, number])
     theta = update_theta(state.theta, state.moments, chain.prior, sampler(rng))
-    labels, moments = draw_labels(chain, theta, state.labels, number, rng)
+    is_full = state.sweep % chain.full_every == 0
+    active = chain.region if is_full else state.active
+    likely = np.zeros(active.shape, np.uint8) if is_full and chain.full_every > 1 else None
+    labels, moments = draw_labels(chain, theta, state.labels, active, number, rng, likely)
+    if likely is not None:
+        active = chain.region & (maximum_filter(likely | labels.z, 2 * MARGIN + 1) > 0)
     changed = int(((labels.z != state.labels.z) | (labels.y != state.labels.y)).sum())
     info = Info(number, int(labels.z.sum()), int(labels.y.sum()), changed)
-    return State(number, theta, labels, moments), info
+    return State(number, theta, labels, moments, active), info
 
 
 def draw_labels(
-    chain: Chain, theta: Theta, labels: Labels, number: int, rng: np.random.Generator
+    chain: Chain,
+    theta: Theta,
+    labels: Labels,
+    active: npt.NDArray[np.bool_],
+    number: int,
+    rng: np.random.Generator,
+    likely: npt.NDArray[np.uint8] | None = None,
 ) -> tuple[Labels, Moments]:
     """H^z and H^y given z and y, then l, z, y and t given them; color by color where neighbors depend."""
     parts = []
     for color in range(chain.colors):
-        region = of_color(chain.region, color, chain.colors)
+        region = of_color(active, color, chain.colors)
         z = chain.shape_z.field(labels.z.view(bool), region, _key(rng))
         y = chain.shape_y.field(labels.y.view(bool), region, _key(rng))
         labels, moments = joint.draw(
@@ -152,10 +176,11 @@ def draw_labels(
             chain.pi,
             chain.groups,
             theta,
-            (_held(z, chain.region, chain.held_z), _held(y, chain.region, chain.held_y)),
+            (_held(z, active, chain.held_z), _held(y, active, chain.held_y)),
             labels,
             key=(chain.seed, number * chain.colors + color),
             color=color if chain.colors > 1 else -1,
+            likely=likely,
         )
         parts.append(moments)
     return labels, reduce(add, parts)
@@ -238,6 +263,7 @@ def to_arrays(state: State) -> dict[str, npt.NDArray]:
     theta, moments, labels = state.theta, state.moments, state.labels
     return {
         "sweep": np.array(state.sweep),
+        "active": state.active,
         **{f"theta_{k}": v for k, v in vars(theta).items()},
         **{f"moments_{k}": v for k, v in vars(moments).items()},
         **{f"labels_{k}": v for k, v in vars(labels).items()},
@@ -251,7 +277,11 @@ def from_arrays(arrays: Mapping[str, npt.NDArray]) -> State:
         return {k.removeprefix(name): arrays[k] for k in arrays if k.startswith(name)}
 
     return State(
-        int(arrays["sweep"]), Theta(**part("theta_")), Labels(**part("labels_")), Moments(**part("moments_"))
+        int(arrays["sweep"]),
+        Theta(**part("theta_")),
+        Labels(**part("labels_")),
+        Moments(**part("moments_")),
+        arrays["active"],
     )
 
 

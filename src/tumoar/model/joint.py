@@ -109,15 +109,17 @@ def draw(
     before: Labels,
     key: tuple[int, int],
     color: int = -1,
+    likely: Mask | None = None,
 ) -> tuple[Labels, Moments]:
     """(l, z, y) ~ Eq. (7) jointly with t ~ Eq. (A.1), and the moments of that t.
 
     `fields` are the log-odds that the shape priors give z and y, (X, Y, Z) float32; either infinity decides.
     `key` is a seed and a number of the pass. Voxels that take no part, or are not of `color`, keep their
-    labels from `before`.
+    labels from `before`. `likely` (X, Y, Z) uint8, if given, is set to where tumor was not out of the
+    question.
     """
     out = (before.l.copy(), before.z.copy(), before.y.copy())
-    sums = voxels_draw.draw(v, pi, groups, _gaussians(v, theta), fields, key, out, color)
+    sums = voxels_draw.draw(v, pi, groups, _gaussians(v, theta), fields, key, out, color, likely)
     return Labels(*out), Moments(*sums)
 
 

@@ -38,6 +38,9 @@ _f = np.float32
 _VARIABLE = 7
 """Names the stream of random numbers of this pass among others of the same seed."""
 
+LIKELY = 1e-5
+"""Probability from which a level counts as likely."""
+
 Mask = npt.NDArray[np.uint8]
 
 
@@ -50,17 +53,20 @@ def draw(
     key: tuple[int, int],
     out: tuple[Mask, Mask, Mask],
     color: int = -1,
+    likely: Mask | None = None,
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Draws into out = (column, level >= 1, level == 2), each (X, Y, Z) uint8; returns n, d, dd, cos, dcos.
 
     `fields` (X, Y, Z) float32 are added to the log prior of level >= 1 and of level 2; either infinity
     decides. `key` is a seed and a counter of passes. `color` 0 to 7 draws only voxels of that parity of (x,
     y, z), so that neighbors rest.
+    `likely`, if given, is set to whether level >= 1 had a probability of at least LIKELY.
     """
+    likely = np.zeros((0, 0, 0), np.uint8) if likely is None else likely
     sums = no_sums(v, len(groups.x_of_q))
     lost = np.zeros(len(sums.data), np.int64)
     seed, counter = np.uint64(key[0]), np.int64(key[1])
-    over_slabs(_draw, v, pi, groups, g, fields, seed, counter, color, out, sums, lost)
+    over_slabs(_draw, v, pi, groups, g, fields, seed, counter, color, out, likely, sums, lost)
     require_prior(lost)
     return finish(sums, v)
 
@@ -71,7 +77,7 @@ def most_probable(v: Volume, pi: Array, groups: Groups, g: Gaussians, out: tuple
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)
-def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color, out, sums, lost):
+def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color, out, likely, sums, lost):
     N, Q, Y, Z = len(channels), len(groups.x_of_q), v.use.shape[1], v.use.shape[2]
     row = row_buffers(N, pi.shape[3], len(groups.level), Q, Z)
     threshold = np.zeros(row.e.shape[1], _f)
@@ -94,6 +100,8 @@ def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color,
         _add_fields(groups, fields[0][x, y, b:], fields[1][x, y, b:], w, row)
         find_top(groups.x_of_q, padded, row)
         memberships(groups.x_of_q, padded, row)
+        if likely.size > 0:
+            _mark_likely(groups, w, row, threshold, likely[x, y, b:])
         k0, k1 = stream_key(seed, counter, _VARIABLE, x * Y + y)
         for i in range(w):
             threshold[i] = uniform(k0, k1, 2 * (b + i)) * row.total[i]
@@ -139,6 +147,18 @@ def _add_fields(groups, field_1, field_2, w, row):
                 else:
                     for i in range(w):
                         ll[i] += field_2[i] if field_2[i] < np.inf else _f(0)
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+def _mark_likely(groups, w, row, mass, likely):
+    mass[:w] = _f(0)
+    for q in range(len(groups.x_of_q)):
+        m = groups.x_of_q[q]
+        if row.on[m] and groups.level[m] >= 1:
+            for i in range(w):
+                mass[i] += row.ll[q, i]
+    for i in range(w):
+        likely[i] = mass[i] > 0 and mass[i] >= _f(LIKELY) * row.total[i]
 
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)

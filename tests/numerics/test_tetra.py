@@ -63,6 +63,15 @@ def test_volumes_sum_to_the_hull(rng):
     assert tetra.volumes(nodes, tetrahedra).sum() == pytest.approx(3 * 4 * 5 * 8, rel=1e-12)
 
 
+def test_spatial_order_is_a_permutation_that_keeps_neighbors_together(rng):
+    nodes, tetrahedra = ref.kuhn((6, 6, 6), 8.0)
+    shuffled = rng.permutation(tetrahedra)
+    order = tetra.spatial_order(nodes, shuffled)
+    assert np.array_equal(np.sort(order), np.arange(len(tetrahedra)))
+    center = nodes[shuffled[order]].mean(1)
+    assert np.median(np.linalg.norm(np.diff(center, axis=0), axis=1)) < 8.0
+
+
 def test_linear_functions_are_reproduced(rng):
     nodes, tetrahedra = ref.jittered(*ref.body_centered((3, 3, 3), 4.0, -0.7), 0.8, rng)
     shape = (11, 11, 11)

@@ -103,13 +103,14 @@ def place(atlas: Atlas, affine: npt.ArrayLike, grid: Grid) -> Placed:
     """The atlas on a grid; `affine` (4, 4) takes the atlas world to the world of the grid."""
     to_voxel = grid.inverse @ np.asarray(affine, float)
     M = to_voxel[:3, :3]
+    reference = atlas.nodes @ M.T + to_voxel[:3, 3]
     mirrored = np.linalg.det(M) < 0
-    order = [1, 0, 2, 3] if mirrored else [0, 1, 2, 3]
+    tetrahedra = atlas.tetrahedra[:, [1, 0, 2, 3] if mirrored else [0, 1, 2, 3]]
     return Placed(
         atlas=atlas,
         shape=grid.shape,
-        reference=atlas.nodes @ M.T + to_voxel[:3, 3],
-        tetrahedra=np.ascontiguousarray(atlas.tetrahedra[:, order]),
+        reference=reference,
+        tetrahedra=tetrahedra[tetra.spatial_order(reference, tetrahedra)],
         kind=(atlas.held @ [1, 2, 4]).astype(np.uint8),
         allowed=np.stack([_projector(M[:, [d for d in range(3) if not kind >> d & 1]]) for kind in range(8)]),
     )

@@ -22,7 +22,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.tetra import BLOCK, PLAIN, extent, plain, run, scratch, setup
+from tumoar.numerics.tetra import BLOCK, PLAIN, extent, plain, present_columns, rows, run, scratch, setup
 
 Nodes = npt.NDArray[np.float64]
 Tetrahedra = npt.NDArray[np.integer]
@@ -121,20 +121,6 @@ def _classes(
 
 
 @nb.njit(cache=True)
-def _present(alpha, corners, A, present):
-    """Classes that any corner knows, in `present`; their values in A (class, corner); returns how many."""
-    M = 0
-    for c in range(alpha.shape[1]):
-        a0, a1 = alpha[corners[0], c], alpha[corners[1], c]
-        a2, a3 = alpha[corners[2], c], alpha[corners[3], c]
-        if a0 != 0.0 or a1 != 0.0 or a2 != 0.0 or a3 != 0.0:
-            present[M] = c
-            A[M, 0], A[M, 1], A[M, 2], A[M, 3] = a0, a1, a2, a3
-            M += 1
-    return M
-
-
-@nb.njit(cache=True)
 def _masked(row):
     return not np.any(row)
 
@@ -155,12 +141,12 @@ def _data_cost(nodes, tetrahedra, alpha, L, reference, gradient):
             if not setup(q, nodes, tetrahedra[t]) > 0.0:
                 total = np.inf
                 continue
-            M = _present(alpha, tetrahedra[t], A, present)
+            M = present_columns(alpha, tetrahedra[t], A, present)
             if M == 1 and present[0] == reference:
                 continue
             Q[:] = 0.0
             for i in range(*extent(q, 0, X)):
-                for j in range(*extent(q, 1, Y)):
+                for j in range(*rows(q, i, Y)):
                     lo, hi = run(q, i, j, Z)
                     if lo >= hi:
                         continue
@@ -232,11 +218,11 @@ def _data_fisher(nodes, tetrahedra, alpha, L, reference, out):
         for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
             if not setup(q, nodes, tetrahedra[t]) > 0.0:
                 continue
-            M = _present(alpha, tetrahedra[t], A, present)
+            M = present_columns(alpha, tetrahedra[t], A, present)
             if M == 1:  # certain of one class: no gradient
                 continue
             for i in range(*extent(q, 0, X)):
-                for j in range(*extent(q, 1, Y)):
+                for j in range(*rows(q, i, Y)):
                     for k in range(*run(q, i, j, Z)):
                         S = 0.0
                         for w in range(4):

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.model.shape.base import BoolArray
+from tumoar.numerics.neighbors import neighbors
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,8 @@ class FirstOrderMRF:
 
     def field(self, v: BoolArray, region: BoolArray, key: int) -> npt.NDArray[np.float32]:
         """β Σ_j (2 v_j − 1) over the 26 neighbors j."""
-        n = np.pad(v, 1).astype(np.int8)
-        for axis in range(3):
-            x = np.moveaxis(n, axis, 0)
-            n = np.moveaxis(x[:-2] + x[1:-1] + x[2:], 0, axis)
-        log_odds = np.float32(self.beta) * (2 * (n - v) - 26)
-        return np.where(region, log_odds, np.float32(0))
+        n = neighbors(v, region)
+        return np.where(region, np.float32(self.beta) * (2 * n - 26), np.float32(0))
 
     def energy(self, v: BoolArray) -> float:
         """β times the number of unequal neighbor pairs, the zeros around the grid included."""

@@ -1,0 +1,33 @@
+"""Counts over the 26 neighbors of voxels."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+
+def neighbors(v: npt.NDArray[np.bool_], region: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+    """How many of the 26 neighbors of a voxel in `region` are set, 0 elsewhere; v is 0 outside its grid."""
+    out = np.zeros(v.shape, np.int8)
+    _neighbors(np.pad(v, 1).astype(np.int8), region, out)
+    return out
+
+
+@nb.njit(parallel=True, cache=True)
+def _neighbors(v, region, out):
+    n0, n1, n2 = out.shape
+    for i in nb.prange(n0):
+        column = np.empty(n2 + 2, np.int8)
+        for j in range(n1):
+            if not region[i, j].any():
+                continue
+            column[:] = 0
+            for a in range(i, i + 3):
+                for b in range(j, j + 3):
+                    row = v[a, b]
+                    for k in range(n2 + 2):
+                        column[k] += row[k]
+            for k in range(n2):
+                if region[i, j, k]:
+                    out[i, j, k] = column[k] + column[k + 1] + column[k + 2] - v[i + 1, j + 1, k + 1]

@@ -221,7 +221,7 @@ def test_flair_squared_is_the_product_on_the_common_grid(pair):
 
 def test_flair_squared_does_not_come_with_its_factors(pair):
     images = {"FLAIR": pair["FLAIR"], "FLAIR2": (pair["FLAIR"], synthetic_head("T2"))}
-    with pytest.raises(ChannelError, match="E5-B30"):
+    with pytest.raises(ChannelError, match="E5-B30 FLAIR2 is computed from FLAIR and T2"):
         build_case(images)
 
 
@@ -235,9 +235,19 @@ def test_ct_given_as_mr_is_refused():
         build_case({"T1c": synthetic_head("CT")})
 
 
-def test_a_contrast_may_come_more_than_once(pair):
-    built = build_case({"other": pair["T1c"], "other-2": pair["FLAIR"]})
+def test_a_contrast_may_come_more_than_once_under_a_number(pair):
+    built = build_case({"other": pair["T1c"], "OTHER-2": pair["FLAIR"]})
     assert [c.name for c in built.contrasts] == ["other", "other"]
+    assert [i.name for i in built.inputs] == ["other", "other-2"]
+    with pytest.raises(UsageError, match="T1c is given twice"):
+        build_case({"T1c": pair["T1c"], "t1c": pair["FLAIR"]})
+
+
+def test_the_order_of_images_does_not_set_the_reference(pair):
+    turned = build_case({"FLAIR": pair["FLAIR"], "T1": pair["T1c"]})
+    straight = build_case({"T1": pair["T1c"], "FLAIR": pair["FLAIR"]})
+    assert turned.reference == straight.reference == "T1"
+    assert np.array_equal(turned.D[::-1], straight.D, equal_nan=True)
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,11 @@ from tumoar.inference.resample import resample, resample_valid
 from tumoar.orientation import Orientation, canonical
 from tumoar.quality import PRODUCTS, check_distinct, check_image
 
-Mask = npt.NDArray[np.bool_]
-
 MARGIN = 10.0  # mm kept around the head
 TALLEST = 250.0  # mm kept from the crown down: what lies below is neck and shoulders
 WORTHWHILE = 1.0  # mm worth correcting where an image is interpolated anyway
-CT_WINDOW, CT_BONE = (-200.0, 300.0), 400.0  # HU used to align CT; bone above its lower end
-PREFERRED = ("CT", "T1c")  # as reference
+CT_WINDOW, CT_BONE = (-200.0, 300.0), 400.0  # HU used to align CT; bone lies so far above its lower end
+PREFERRED = ("CT", "T1c", "T1", "T2", "FLAIR")  # as reference, whatever order they are given in
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +58,9 @@ def build_case(
     """Bring images, named by contrast, into one case.
 
     A name may end in "-" and a number, where a contrast is given more than once ("other-2"). FLAIR2 is given
-    as its pair (FLAIR, T2), and multiplied on the common grid. `reference` (default CT, else T1c, else the
-    first) sets the space; `register=False` trusts the headers, after a check. `skull_stripped` overrides what
-    the images show, unless they contradict it outright.
+    as its pair (FLAIR, T2), and multiplied on the common grid. `reference` (default CT, else T1c) sets the
+    space; `register=False` trusts the headers, after a check. `skull_stripped` overrides what the images
+    show, unless they contradict it outright.
     """
     channels = _channels(images)
     notes: list[str] = []
@@ -118,21 +116,31 @@ def _channels(
     if not images:
         raise UsageError("images", "no image given", do="give at least one contrast")
     channels: dict[str, tuple[tuple[str, Image], ...]] = {}
-    for name, image in images.items():
+    for key, image in images.items():
+        name = _settled(key)
+        if name in channels:
+            raise UsageError("images", f"{name} is given twice", do=f"name the second one {name}-2")
         if isinstance(image, Image):
             channels[name] = ((name, image),)
             continue
-        factors = PRODUCTS.get(name)
-        if factors is None:
+        if name not in PRODUCTS:
             raise UsageError("images", f"{name} is no product of two images", do="give one image")
-        if set(factors) & set(images):
+        channels[name] = tuple(zip(PRODUCTS[name], image, strict=True))
+    members = [name for factors in channels.values() for name, _ in factors]
+    for name, factors in channels.items():
+        if len(factors) > 1 and any(members.count(factor) > 1 for factor, _ in factors):
             raise ChannelError(
                 "B30",
-                f"{name} is computed from {' and '.join(factors)}, which are also given",
-                do=f"give either {name} or {' and '.join(factors)}",
+                f"{name} is computed from {' and '.join(factor for factor, _ in factors)}, also given alone",
+                do=f"leave out {name} or its factors",
             )
-        channels[name] = tuple(zip(factors, image, strict=True))
     return channels
+
+
+def _settled(key: str) -> str:
+    """The name as the contrast table spells it, with its number if it has one."""
+    contrast, dash, number = key.partition("-")
+    return find_contrast(contrast).name + dash + number
 
 
 def _contrast_name(name: str) -> str:

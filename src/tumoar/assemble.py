@@ -150,11 +150,10 @@ def _contrast_name(name: str) -> str:
 def _reference(wanted: str | None, names: Sequence[str]) -> str:
     if wanted is None:
         return next((name for name in PREFERRED if name in names), names[0])
-    if wanted not in names:
-        raise UsageError(
-            "reference", f"reference '{wanted}' is not given", do=f"use one of {', '.join(names)}"
-        )
-    return wanted
+    name = _settled(wanted)
+    if name not in names:
+        raise UsageError("reference", f"reference '{name}' is not given", do=f"use one of {', '.join(names)}")
+    return name
 
 
 # ---- places ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The atlas in axial, sagittal and coronal view: mesh lines over label probabilities, as the paper shows its own.
+"""The atlas in axial, sagittal and coronal view: mesh lines over label probabilities, as in the paper.
 
     python experiments/atlas_figure.py [--quick] [-o docs/figures/atlas.png]
 

@@ -155,7 +155,9 @@ def load_state(path: Path, identity: str) -> State:
             file=path,
             do="give another file, or remove it to start anew",
         )
-    return State(done=section.card["done"], data=section.card["data"], **section.arrays)
+    # Copies, because kernels are compiled anew for read-only arrays, and may then round differently.
+    arrays = {name: array.copy() for name, array in section.arrays.items()}
+    return State(done=section.card["done"], data=section.card["data"], **arrays)
 
 
 def _identity(maps: Any, labels: LabelTable, settings: AtlasSettings, seed: int) -> str:

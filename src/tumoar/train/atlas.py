@@ -47,7 +47,7 @@ class AtlasSettings:
         Level((12.0,), 8),
         Level((7.0,), 8),
         Level((2.4, 3.2, 4.6), 10),
-        Level((1.7, 2.5, 3.8), 12),
+        Level((1.7, 2.5, 3.8), 14),
     )
     slope: float = 0.35
     thin: tuple[str, ...] = ("optic chiasm", "left optic nerve", "right optic nerve")
@@ -60,7 +60,7 @@ class AtlasSettings:
     em_passes: int = 2
     first_em_passes: int = 6
     collapses: int = 1  # passes over all edges
-    polish: int = 6  # iterations after each pass
+    polish: int = 5  # iterations after each pass
     protect: float = 0.05  # nodes with more than this of a thin organ do not collapse
     alike: float = 0.3  # total variation between two nodes' probabilities above which they are not merged
     collapse_screen: float = 60.0  # nats

@@ -1,0 +1,51 @@
+"""The training commands: checkpoints, refusals, and prepared maps on disk."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ball_maps import shifted
+
+from tumoar.cli.train import _identity, atlas, load_state, prepare, save_state, train_with_progress
+from tumoar.errors import IntegrityError, UnreadableFileError, UsageError
+from tumoar.image import Grid
+from tumoar.io.nifti import write_nifti
+from tumoar.labels import default_labels
+from tumoar.train.atlas import AtlasSettings, Level, train
+
+SETTINGS = AtlasSettings(levels=(Level((8.0,), 2),), collapses=0)
+
+
+def test_a_killed_training_goes_on_from_its_checkpoint(tmp_path):
+    maps, path = np.stack([shifted(-1), shifted(1)]), tmp_path / "run.npz"
+    whole = train_with_progress(maps, default_labels(), SETTINGS, 3, None)
+    identity = _identity(maps, default_labels(), SETTINGS, 3)
+    first, _ = next(train(maps, default_labels(), SETTINGS, 3))
+    save_state(path, first, identity)
+    resumed = train_with_progress(maps, default_labels(), SETTINGS, 3, path)
+    assert resumed.positions.tobytes() == whole.positions.tobytes()
+    assert resumed.alpha.tobytes() == whole.alpha.tobytes()
+    assert load_state(path, identity).done == whole.done == 3
+    with pytest.raises(IntegrityError, match="other label maps"):
+        train_with_progress(maps, default_labels(), SETTINGS, 4, path)
+
+
+def test_one_head_is_not_enough(tmp_path):
+    with pytest.raises(UsageError, match="at least two"):
+        atlas([tmp_path / "a.nii.gz"], tmp_path / "model.npz")
+
+
+def test_maps_that_were_not_prepared_are_refused(tmp_path):
+    paths = [tmp_path / f"{n}.nii.gz" for n in "ab"]
+    for path in paths:
+        write_nifti(path, np.full((8, 8, 8), 507, np.int16), Grid((8, 8, 8), np.eye(4)))
+    with pytest.raises(UnreadableFileError, match="train prepare"):
+        atlas(paths, tmp_path / "model.npz")
+    assert not (tmp_path / "model.npz").exists()
+
+
+def test_label_maps_hold_whole_numbers(tmp_path):
+    path = tmp_path / "a.nii.gz"
+    write_nifti(path, np.full((8, 8, 8), 0.5, np.float32), Grid((8, 8, 8), np.eye(4)))
+    with pytest.raises(UnreadableFileError, match="whole numbers"):
+        prepare([path], tmp_path / "out")

@@ -18,6 +18,7 @@ from tumoar import __version__
 from tumoar.cli.doctor import doctor
 from tumoar.cli.inspect import inspect
 from tumoar.cli.model import model
+from tumoar.cli.simulate import simulate
 from tumoar.cli.train import atlas, prepare
 from tumoar.cli.train_shape import combine, shape
 from tumoar.errors import TumoarError
@@ -31,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(inspect)
+app.command()(simulate)
 app.command()(doctor)
 app.add_typer(model)
 

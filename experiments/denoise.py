@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--patients", type=int, default=10)
     parser.add_argument("--sweeps", type=int, default=200)
     parser.add_argument("--largest", type=int, default=None, help="leave out shapes above this volume in mm³")
+    parser.add_argument("--beta", type=float, help="of the MRF, where it has been tuned before")
     parser.add_argument("--minutes", type=float, default=600, help="per map: stop after the patient at hand")
     parser.add_argument("--output", type=Path, default=PROJECT / "docs" / "results" / "denoise.md")
     options = parser.parse_args()
@@ -96,7 +97,7 @@ def main() -> None:
             train, held = ([s for s in x if s.volume < largest] for x in (train, held))
         chosen = np.random.default_rng(1).permutation(len(held))[:n]
         few = 2 if options.quick else 4
-        beta = tune(train[:: max(1, len(train) // few)][:few], 10 if options.quick else 20)
+        beta = options.beta or tune(train[:: max(1, len(train) // few)][:few], 10 if options.quick else 20)
         priors = {"crbm": models[name], "mrf": FirstOrderMRF(beta), "none": None}
         table: dict[str, list] = {p: [] for p in priors}
         logging.info("%s beta %s", name, beta)

@@ -43,9 +43,9 @@ def simulate(
     from tumoar.simulate.tissue import default_tissues
 
     known = {name.lower(): name for name in default_tissues().scans}
-    names = [name.lower() for name in contrast or ("T1c", "FLAIR", "T2")]
+    names = contrast or ["T1c", "FLAIR", "T2"]
     for name in names:
-        if name not in known:
+        if name.lower() not in known:
             do = f"use one of {', '.join(known.values())}"
             raise UsageError("contrast", f"contrast '{name}' cannot be simulated", do=do)
     table = default_labels()
@@ -56,7 +56,7 @@ def simulate(
         blob = draw_blob(rng_tumor, core_ml=core_ml, spacing=float(grid.spacing.mean()))
         tumor = draw_place(blob, label_map, table, rng_tumor)
     thick = (float(grid.spacing[0]), float(grid.spacing[1]), slices)
-    scans = [Acquisition(known[name], thick) for name in names]
+    scans = [Acquisition(known[name.lower()], thick) for name in names]
     images, truth = make(label_map, grid, tumor, scans, table, rng_scan, skull_stripped=skull_stripped)
 
     output.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,8 @@ class AffineConfig(Settings):
     scale_range: tuple[float, float] = (0.7, 1.4)
     largest_rotation: float = 45.0
     least_inside: float = 0.9
-    least_gain: float = 0.25
+    least_in_head: float = 0.75
+    least_anatomy: float = 0.01
     turned_margin: float = 0.0
 
 
@@ -109,10 +110,15 @@ def find_placement(case: Case, template: Template, config: AffineConfig | None =
     turned = [
         refine(p.matrix, middle, template, 0, SIMILAR, config, passes=20, tolerance=0.5) for p in turned
     ]
-    rival = max(turned, key=lambda p: p.score)
+    rivals = [p.score for p in turned if _degrees(p.matrix) > config.largest_rotation]
+
+    # The size that the image itself asks for, without what is expected of heads.
+    loose = config.model_copy(update={"scale_sd": np.inf})
+    free = refine(best.matrix, middle, template, 0, SIMILAR, loose, passes=20, tolerance=0.5)
 
     quality = _quality(best, fine, template)
-    quality["turned"] = rival.score - at_middle.score
+    quality["free scale"] = float(rotation_and_scales(_inverse(free.matrix))[1].mean())
+    quality["turned"] = max(rivals, default=-np.inf) - at_middle.score
     quality["spread"] = float(np.mean([_distance(p.matrix, best.matrix, template) for p in poses]))
     failures = _failures(quality, config)
     return AffineResult(_inverse(best.matrix), quality, failures)
@@ -164,7 +170,7 @@ def _centers(signal: Signal, template: Template, config: AffineConfig) -> npt.ND
     axes = [np.arange(a + (b - a) % config.lattice / 2, b + 1, config.lattice) for a, b in zip(low, high)]
     lattice = np.array(np.meshgrid(*axes)).reshape(3, -1).T
     near = np.exp(-((lattice[:, None] - head) ** 2).sum(-1) / (2 * 30.0**2)).sum(1)
-    return lattice[near > 0.6 * near.max()]
+    return lattice[near > 0.7 * near.max()]
 
 
 def _information(counts: npt.NDArray[np.float64]) -> float:
@@ -300,32 +306,42 @@ def rotation_and_scales(matrix: Matrix) -> tuple[Matrix, npt.NDArray[np.float64]
     return U @ Vt, scales
 
 
+def _degrees(matrix: Matrix) -> float:
+    return float(np.degrees(Rotation.from_matrix(rotation_and_scales(matrix)[0]).magnitude()))
+
+
 def _quality(pose: Pose, signal: Signal, template: Template) -> dict[str, float]:
+    """Figures of a placement; `anatomy` is what bins tell of classes inside the brain, nats per channel."""
     matrix = _inverse(pose.matrix)
-    rotation, scales = rotation_and_scales(matrix)
-    brain = template.levels[-1][..., template.is_brain].sum(-1)
-    at = _to_voxels(pose.matrix, template)
-    prior = ndi.map_coordinates(brain, at[:, :3] @ signal.q.T + at[:, 3:], order=1, mode="constant")
+    scales = rotation_and_scales(matrix)[1]
+    P, to_voxels = template.levels[-1], _to_voxels(pose.matrix, template)
+    brain = P[..., template.is_brain].sum(-1)
+    where = to_voxels[:, :3] @ signal.q.T + to_voxels[:, 3:]
+    prior = ndi.map_coordinates(brain, where, order=1, mode="constant")
+    deep = prior > 0.9
+    counts = joint_counts(signal.q[deep], signal.bins[deep], to_voxels, P, BINS + 1)
     seen = prior.sum() * signal.mm**3 / abs(np.linalg.det(matrix[:3, :3]))
     return {
         "gain": pose.gain / signal.bins.shape[1],
-        "rotation": float(np.degrees(Rotation.from_matrix(rotation).magnitude())),
+        "anatomy": _information(counts) / signal.bins.shape[1],
+        "rotation": _degrees(matrix),
         "smallest scale": float(scales[-1]),
         "largest scale": float(scales[0]),
         "inside": float(seen / (brain.sum() * template.grid.voxel_volume)),
-        "in head": float(prior[signal.in_head].sum() / prior.sum()),
+        "in head": float(prior[signal.in_head].sum() / max(prior.sum(), 1e-9)),
     }
 
 
 def _failures(quality: dict[str, float], config: AffineConfig) -> tuple[str, ...]:
     low, high = config.scale_range
     checks = (
+        (low <= quality["free scale"] <= high, "the head would not have the size of an adult's"),
         (quality["smallest scale"] >= low, "the head would be smaller than any adult's"),
         (quality["largest scale"] <= high, "the head would be larger than any adult's"),
         (quality["rotation"] < config.largest_rotation, "the head would lie across the image"),
         (quality["turned"] < config.turned_margin, "it fits better turned than the header says"),
         (quality["inside"] >= config.least_inside, "part of the brain would lie outside the image"),
-        (quality["in head"] >= config.least_inside, "part of the brain would lie in air"),
-        (quality["gain"] >= config.least_gain, "intensities do not follow the anatomy"),
+        (quality["in head"] >= config.least_in_head, "part of the brain would lie in air"),
+        (quality["anatomy"] >= config.least_anatomy, "intensities do not follow the anatomy"),
     )
     return tuple(sentence for passed, sentence in checks if not passed)

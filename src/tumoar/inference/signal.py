@@ -92,9 +92,9 @@ def _binned(case: Case, total: Volume, weight: Volume, size: int, low: npt.NDArr
 
 
 def _in_head(case: Case, values: Volume, told: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Where most channels are brighter than half their mean (MR), or denser than air (CT)."""
+    """Where most channels are brighter than half their mean (MR) or denser than air (CT), and all within."""
     if case.skull_stripped:
-        return told.any(0)
+        return np.asarray(told.any(0))
     votes = np.zeros(values.shape[1:])
     for contrast, v, ok in zip(case.contrasts, values, told):
         if not ok.any():
@@ -104,4 +104,8 @@ def _in_head(case: Case, values: Volume, told: npt.NDArray[np.bool_]) -> npt.NDA
             votes += ok & (linear > 0.5 * linear[ok].mean())
         else:
             votes += ok & (v > BODY_HU / HOUNSFIELD_UNIT)
-    return np.asarray(2 * votes > len(values))
+    head = np.asarray(2 * votes > len(values))
+    for axis in range(3):
+        planes = np.moveaxis(head, axis, 0)
+        planes[:] = [ndi.binary_fill_holes(plane) for plane in planes]
+    return head

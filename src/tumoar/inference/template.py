@@ -63,15 +63,19 @@ def default_surroundings() -> Surroundings:
 
 
 def atlas_template(atlas: Atlas, surroundings: Surroundings, *, skull_stripped: bool) -> Template:
-    """The template of a mesh atlas at rest."""
+    """The template of a mesh atlas."""
+    return make_template(*at_rest(atlas), atlas.labels, surroundings, skull_stripped=skull_stripped)
+
+
+def at_rest(atlas: Atlas) -> tuple[Volume, Grid]:
+    """Probabilities (X, Y, Z, K) of the undeformed atlas on a grid that fills its box."""
     low, high = atlas.box
     shape = np.ceil((high - low) / SPACING).astype(int)
     affine = np.diag([SPACING, SPACING, SPACING, 1.0])
     affine[:3, 3] = (low + high - (shape - 1) * SPACING) / 2
     grid = Grid((int(shape[0]), int(shape[1]), int(shape[2])), affine)
     placed = place(atlas, np.eye(4), grid)
-    rasterized = pi_of(placed, placed.reference)
-    return make_template(rasterized, grid, atlas.labels, surroundings, skull_stripped=skull_stripped)
+    return pi_of(placed, placed.reference), grid
 
 
 def make_template(

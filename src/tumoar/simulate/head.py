@@ -16,14 +16,14 @@ WAVES = 24
 LENGTH = (60.0, 140.0)
 """mm, wavelengths of the displacement."""
 FOLDING = 1.0
-"""SD in log probability of the noise that makes neighboring voxels agree on one tissue of the brain."""
+"""SD, in log probability, of the field that folds gray matter into its neighbors."""
 
 
 def draw_head(atlas: Atlas, rng: np.random.Generator, *, spacing: float = 1.0) -> tuple[Maps, Grid]:
     """Label map with our indices, and its grid in the atlas's world.
 
     Labels are not drawn voxel by voxel, which would give noise: the most probable one is taken, after a
-    smooth field has been added to the log probability of every brain tissue.
+    smooth field has been added to the log probability of gray matter.
     """
     low, high = atlas.box
     shape = np.floor((high - low) / spacing).astype(int)
@@ -34,11 +34,8 @@ def draw_head(atlas: Atlas, rng: np.random.Generator, *, spacing: float = 1.0) -
     placed = place(atlas, np.eye(4), grid)
     scores = pi(placed, grid.index(bent))
     np.log(np.maximum(scores, 1e-9), out=scores)
-    for k, s in enumerate(atlas.labels.structures):
-        if not s.trained:
-            scores[..., k] = -np.inf
-        elif s.in_brain and s.mirror is None:
-            scores[..., k] += FOLDING * smooth_noise(grid, 2.0, rng)
+    scores[..., [not s.trained for s in atlas.labels.structures]] = -np.inf
+    scores[..., atlas.labels.l("gray matter")] += FOLDING * smooth_noise(grid, 2.0, rng)
     return atlas.labels.indices[scores.argmax(-1)], grid
 
 

@@ -102,15 +102,20 @@ def test_padding_with_zeros_changes_nothing():
     assert same(build_case({"T1c": image}), build_case({"T1c": Image(data, Grid(data.shape, affine))}))
 
 
-def test_no_more_than_a_head_is_kept_of_a_long_scan():
+def test_neck_and_shoulders_of_a_long_scan_are_left_out():
     image = synthetic_head("CT", head_grid((2.0, 2.0, 2.0)))
-    data = np.pad(image.data, [(0, 0), (0, 0), (150, 0)], mode="edge")
-    data[10:30, 10:40, :150] = 40
+    data = np.pad(image.data, [(30, 30), (0, 0), (150, 0)], constant_values=-1000)
+    neck, shoulders = (
+        (slice(40, 58), slice(10, 40), slice(0, 160)),
+        (slice(5, 93), slice(5, 40), slice(0, 40)),
+    )
+    data[neck] = data[shoulders] = 40
     affine = image.grid.affine.copy()
-    affine[2, 3] -= 300
+    affine[[0, 2], 3] -= [60, 300]
     built = build_case({"CT": Image(data, Grid(data.shape, affine))})
-    height = built.grid.shape[2]
+    width, _, height = built.grid.shape
     assert height <= assemble.TALLEST + 2 * MARGIN + 2
+    assert width <= 2 * (AXES[0] + MARGIN) + 4
 
 
 # ---- storage -----------------------------------------------------------------------------------------------

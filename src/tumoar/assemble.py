@@ -31,7 +31,7 @@ from tumoar.orientation import Orientation, canonical
 from tumoar.quality import PRODUCTS, check_distinct, check_image
 
 MARGIN = 10.0  # mm kept around the head
-TALLEST = 250.0  # mm kept from the crown down: what lies below is neck and shoulders
+TALLEST, ABOVE_SHOULDERS = 220.0, 180.0  # mm from the crown down: kept at most; sure to be head
 WORTHWHILE = 1.0  # mm worth correcting where an image is interpolated anyway
 CT_WINDOW, CT_BONE = (-200.0, 300.0), 400.0  # HU used to align CT; bone lies so far above its lower end
 PREFERRED = ("CT", "T1c", "T1", "T2", "FLAIR")  # as reference, whatever order they are given in
@@ -221,9 +221,11 @@ def _case_grid(fixed: _Given) -> Grid:
     """1 mm around the head of the reference: its own voxels where these are 1 mm, else along its axes."""
     own = fixed.image.grid
     index = own.index(fixed.prepared.head)
-    low = index.min(0) - MARGIN / own.spacing
-    high = index.max(0) + MARGIN / own.spacing
-    low[2] = max(low[2], high[2] - (TALLEST + 2 * MARGIN) / own.spacing[2])
+    depth = (index[:, 2].max() - index[:, 2]) * own.spacing[2]
+    low, high = index[depth <= ABOVE_SHOULDERS].min(0), index.max(0)
+    high[:2] = index[depth <= ABOVE_SHOULDERS, :2].max(0)
+    low[2] = index[depth <= TALLEST, 2].min()
+    low, high = low - MARGIN / own.spacing, high + MARGIN / own.spacing
     spacing = own.spacing
     if is_canonical(own):
         low = np.floor(low)

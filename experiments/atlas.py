@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from tumoar.cli.train import load_state, save_state
+from tumoar.image import Grid
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.store import load_atlas
 from tumoar.labels import default_labels
@@ -30,7 +31,7 @@ from tumoar.orientation import canonical
 from tumoar.train.align import Alignment, align
 from tumoar.train.atlas import AtlasSettings, Level, fit, plan, train
 from tumoar.train.mesh import quality
-from tumoar.train.prepare import default_heads, prepare
+from tumoar.train.prepare import default_heads, prepare, volumes
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TUMOAR_DATA", ROOT.parent / "shared" / "data"))
@@ -203,11 +204,18 @@ def full(cache, evaluations=40):
     atlas = load_atlas(ATLAS)
     result["nodes per cm³"] = densities(atlas)
     result["smallest quality"] = round(float(quality(atlas.nodes, atlas.tetrahedra).min()), 3)
-    write(result, atlas)
+    measured = {n: head_volumes(prepared(n, cache / "heads")) for n in HEADS}
+    write(result, atlas, measured)
     return result
 
 
-def write(result, atlas):
+def head_volumes(head):
+    """Volumes in ml of the structures with a published range."""
+    found = volumes(head, Grid(head.shape, np.eye(4)), LABELS)
+    return {name: found[name] for name in default_heads().volumes}
+
+
+def write(result, atlas, measured):
     lines = [
         "# The head atlas on heads it has not seen",
         "",
@@ -215,8 +223,8 @@ def write(result, atlas):
         "Split A holds out heads 10 and 20, split B 02 and 03 (a shorter schedule, no collapse). All four "
         "have labels without known flaws; labels are automatic, and eye wall, lens, nerve line and fat are "
         "geometry.",
-        "The regular mesh starts from the deformations of the graded one and is fitted further. Held-out heads "
-        "are fitted with 40 evaluations of the cost where nothing else is said.",
+        "The regular mesh starts from the deformations of the graded one and is fitted further. Held-out "
+        "heads are fitted with 40 evaluations of the cost where nothing else is said.",
         "",
     ]
     for split in SPLITS:
@@ -236,6 +244,15 @@ def write(result, atlas):
     lines += ["## Nodes per cm³ in the shipped atlas", "", "| where | nodes per cm³ |", "|---|---|"]
     lines += [f"| {name} | {value:.1f} |" for name, value in result["nodes per cm³"].items()]
     lines += ["", f"Smallest shape quality of a tetrahedron: {result['smallest quality']}."]
+    ranges = default_heads().volumes
+    lines += ["", "## Volumes of the prepared heads, ml (bold: outside the published range)", ""]
+    lines += ["| head | " + " | ".join(ranges) + " |", "|---" * (len(ranges) + 1) + "|"]
+    lines += ["| published | " + " | ".join(f"{low:g}-{high:g}" for low, high in ranges.values()) + " |"]
+    for number, found in measured.items():
+        cells = [
+            f"{v:.2f}" if ranges[k][0] <= v <= ranges[k][1] else f"**{v:.2f}**" for k, v in found.items()
+        ]
+        lines.append(f"| {number} | " + " | ".join(cells) + " |")
     out = ROOT / "docs" / "results" / "atlas.md"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")

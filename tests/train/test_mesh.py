@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tumoar.numerics import tetra
-from tumoar.train.mesh import CUBE, free_directions, graded_mesh, quality, size_map, uniform_mesh
+from tumoar.train.mesh import CUBE, free_directions, graded_mesh, quality, shapely, size_map, uniform_mesh
 
 SHAPE = (32, 48, 32)
 
@@ -69,3 +69,12 @@ def test_size_map_is_fine_at_thin_labels_and_borders_and_grows_from_there():
     assert size[24, 40, 16] == 3.0
     assert size[8, 8, 12] == pytest.approx(4.0)
     assert size.max() <= CUBE
+
+
+def test_moves_that_flatten_are_taken_back(graded):
+    nodes, tetrahedra = graded
+    rng = np.random.default_rng(3)
+    moved = nodes + rng.normal(0, 0.4, nodes.shape) * free_directions(nodes, SHAPE)
+    kept = shapely(nodes, moved, tetrahedra, 0.3)
+    assert quality(moved, tetrahedra).min() < 0.3 <= quality(kept, tetrahedra).min()
+    assert (kept == moved).all(1).mean() > 0.3

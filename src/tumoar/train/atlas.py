@@ -288,7 +288,8 @@ def _fit_reference(state: State, positions: Nodes, shape: mesh.Shape, settings: 
         curvature += elastic_curvature(head, tetrahedra, settings.stiffness)
     diagonal = gather(curvature, at)
     evaluations = settings.reference_evaluations
-    return minimize(cost, state.reference, diagonal, tetrahedra, evaluations, radius=0.5).nodes
+    moved = minimize(cost, state.reference, diagonal, tetrahedra, evaluations, radius=0.5).nodes
+    return mesh.shapely(state.reference, moved, tetrahedra, settings.min_quality)
 
 
 def _probabilities(

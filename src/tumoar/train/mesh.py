@@ -78,6 +78,18 @@ def quality(nodes: Nodes, tetrahedra: Tetrahedra) -> npt.NDArray[np.float64]:
     return 6 * np.sqrt(2) * volume / square**1.5
 
 
+def shapely(before: Nodes, after: Nodes, tetrahedra: Tetrahedra, least: float) -> Nodes:
+    """`after`, but as `before` at the nodes of tetrahedra that have become flatter than the least quality."""
+    old = quality(before, tetrahedra)
+    out = after.copy()
+    while True:
+        new = quality(out, tetrahedra)
+        nodes = np.unique(tetrahedra[(new < least) & (new < old)])
+        if not len(nodes):
+            return out
+        out[nodes] = before[nodes]
+
+
 def free_directions(nodes: Nodes, shape: Shape) -> npt.NDArray[np.bool_]:
     """(V, 3) False where a node lies on a face of the box: it may slide in the face, not leave it."""
     upper = np.array(shape) - 0.5

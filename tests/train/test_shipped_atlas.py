@@ -1,0 +1,87 @@
+"""The atlas in the package: its card, its sides, where it has nodes."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from tumoar.io.store import load_atlas
+from tumoar.labels import default_labels
+from tumoar.numerics import tetra
+from tumoar.train.mesh import quality
+
+LABELS = default_labels()
+PATH = files("tumoar") / "data" / "atlas.npz"
+
+
+@pytest.fixture(scope="module")
+def atlas():
+    return load_atlas(str(PATH))
+
+
+@pytest.fixture(scope="module")
+def pi(atlas):
+    shape = tuple(atlas.provenance["box"])
+    return tetra.rasterize(atlas.nodes + (np.array(shape) - 1) / 2, atlas.tetrahedra, atlas.alpha, shape)
+
+
+def test_card_tells_heads_command_seed_and_license(atlas):
+    card = atlas.provenance
+    assert len(card["heads"]) == 10
+    assert not set(card["heads"]) & set(card["held_out"])
+    assert "tumoar train atlas" in card["command"]
+    assert card["seed"] == 0
+    assert "Apache-2.0" in card["source"]
+    assert PATH.stat().st_size < 8_000_000
+
+
+def test_labels_are_those_of_the_package(atlas):
+    assert [s.name for s in atlas.labels.structures] == [s.name for s in LABELS.structures]
+
+
+def test_no_tetrahedron_is_flat(atlas):
+    assert quality(atlas.nodes, atlas.tetrahedra).min() > 0.05
+    volumes = tetra.volumes(atlas.nodes, atlas.tetrahedra)
+    assert volumes.min() > 0
+    assert volumes.sum() == pytest.approx(np.prod(atlas.provenance["box"]), rel=1e-9)
+
+
+def test_expected_volumes_are_those_of_heads(pi):
+    """Sum of probabilities per structure, in ml, against published ranges of individuals."""
+    expected = {s.name: pi[..., k].sum(dtype=float) / 1000 for k, s in enumerate(LABELS.structures)}
+    ranges = {"brainstem": (17, 32), "optic chiasm": (0.15, 0.6), "eye socket fat": (20, 35)}
+    for side in ("left", "right"):
+        ranges |= {f"{side} hippocampus": (2.2, 5.5), f"{side} optic nerve": (0.3, 1.0)}
+        ranges |= {f"{side} eye tissue": (1.0, 2.6), f"{side} eye fluid": (3.2, 6.5)}
+    for name, (low, high) in ranges.items():
+        assert low < expected[name] < high, name
+
+
+def test_left_is_left(pi):
+    x = np.arange(pi.shape[0])
+    for s in LABELS.structures:
+        if s.side == "left" and s.mirror is not None:
+            left, right = (pi[..., LABELS.l(n)].sum((1, 2), dtype=float) for n in (s.name, s.mirror))
+            assert (left * x).sum() / left.sum() < (right * x).sum() / right.sum() - 10
+
+
+def test_unspecified_tissue_lies_in_the_brain_alone(atlas):
+    l = LABELS.l("unspecified brain tissue")
+    brain = np.delete(atlas.alpha, l, 1)[:, np.delete(LABELS.in_brain, l)].max(1)
+    assert np.array_equal(atlas.alpha[:, l] > 0, brain > 1e-3 / 1.01)
+
+
+def test_nodes_are_dense_at_borders_and_sparse_elsewhere(atlas, pi):
+    shape = np.array(atlas.provenance["box"])
+    at = tuple(np.clip(np.rint(atlas.nodes + (shape - 1) / 2).astype(int), 0, shape - 1).T)
+
+    def per_cm3(mask):
+        return mask[at].sum() / mask.sum() * 1000
+
+    stem = pi[..., LABELS.l("brainstem")]
+    nerves = pi[..., LABELS.l("left optic nerve")] + pi[..., LABELS.l("right optic nerve")]
+    border, nerve, air = (stem > 0.1) & (stem < 0.9), nerves > 0.1, pi[..., 0] > 0.999
+    assert per_cm3(border) > 5 * per_cm3(air)
+    assert per_cm3(nerve) > per_cm3(border)

@@ -36,13 +36,12 @@ def cost(
     `alpha` (V, C) holds the atlas' node probabilities of the classes c; L and `reference` are as in
     `tetra_cost.data_cost`.
     """
-    elastic, pull = tetra_prior.elastic_energy(
-        nodes, placed.reference, placed.tetrahedra, placed.atlas.stiffness
-    )
-    if not np.isfinite(elastic):
-        return np.inf, np.zeros_like(nodes)
     data, shares = tetra_cost.data_cost(nodes, placed.tetrahedra, alpha, L, reference)
-    shares += pull
+    if not np.isfinite(data):
+        return np.inf, np.zeros_like(nodes)
+    elastic, shares = tetra_prior.elastic_energy(
+        nodes, placed.reference, placed.tetrahedra, placed.atlas.stiffness, onto=shares
+    )
     return data + elastic, project(placed, tetra_cost.gather(shares, placed.incidence))
 
 

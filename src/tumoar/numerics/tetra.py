@@ -65,7 +65,7 @@ def scratch():
     return np.empty((17, 4))
 
 
-@nb.njit(cache=True, error_model="numpy")
+@nb.njit(cache=True, error_model="numpy", fastmath={"contract"})
 def setup(q, nodes, corners):
     """Prepare q for the tetrahedron with these four nodes; returns 6 times its signed volume."""
     size = 1.0
@@ -104,6 +104,7 @@ def setup(q, nodes, corners):
     det = ax * q[_NORMAL, 1] + ay * q[_NORMAL + 1, 1] + az * q[_NORMAL + 2, 1]
 
     steepest = 0.0
+    inverse = 1.0 / det
     for w in range(4):
         enters = q[_NORMAL + 2, w] > 0.0
         q[_OFFSET, w] = det if w == 0 else 0.0
@@ -112,7 +113,7 @@ def setup(q, nodes, corners):
         q[_LEAVE, w] = np.inf if enters else 0.0
         steepest = max(steepest, abs(q[_STEP, w]))
         for d in range(3):
-            q[w, d] = q[_NORMAL + d, w] / det
+            q[w, d] = q[_NORMAL + d, w] * inverse
         q[w, 3] = (1.0 if w == 0 else 0.0) - (q[w, 0] * x + q[w, 1] * y + q[w, 2] * z)
     # Fewer than 100 roundings of terms no larger than size^3; and those of a coordinate below 4096.
     rounding = 1e-14 * size**3
@@ -135,7 +136,7 @@ def extent(q, axis, size):
     return int(np.ceil(max(low, 0.0))), int(np.floor(min(high, size - 1.0))) + 1
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, fastmath={"contract"}, forceinline=True)
 def rows(q, i, size):
     """First and one past the last j for which row (i, j) can meet the tetrahedron; most others are spared."""
     low, high = _widen(q, i, 0, 1, q[_SLOPE, 0], np.inf, -np.inf)
@@ -149,7 +150,7 @@ def rows(q, i, size):
     return int(np.ceil(min(max(low, 0.0), size))), int(np.floor(max(min(high, size - 1.0), -1.0))) + 1
 
 
-@nb.njit(cache=True, forceinline=True)
+@nb.njit(cache=True, fastmath={"contract"}, forceinline=True)
 def _widen(q, i, a, b, slope, low, high):
     """The range low to high, extended to where edge ab crosses slice i; an edge inside it (nan) adds none."""
     x, other = q[_CORNER, a], q[_CORNER, b]
@@ -160,7 +161,7 @@ def _widen(q, i, a, b, slope, low, high):
     return low, high
 
 
-@nb.njit(cache=True, error_model="numpy", forceinline=True)
+@nb.njit(cache=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
 def run(q, i, j, size):
     """The voxels lo <= k < hi that the tetrahedron owns in row (i, j) of `size` voxels."""
     di = i - q[_CORNER, 0]
@@ -297,7 +298,8 @@ def rasterize(
     alpha = np.require(alpha, np.float32, PLAIN)
     out = np.zeros((*shape, alpha.shape[1]), np.float32)
     covered = np.zeros(shape, np.bool_)
-    _require_unfolded(_rasterize(*plain(nodes, tetrahedra), alpha, float(alpha.min()), out, covered))
+    smallest = float(alpha.min())
+    _require_unfolded(_rasterize(*plain(nodes, tetrahedra), alpha, smallest, out.reshape(-1), covered))
     _fill_outside(out, covered, outside)
     return out
 
@@ -329,9 +331,9 @@ def _owners(nodes, tetrahedra, out, counts):
 
 @nb.njit(parallel=True, cache=True, fastmath={"contract"})
 def _rasterize(nodes, tetrahedra, alpha, smallest, out, covered):
-    """Write into `out`, which is zero, the columns that any corner has; most tetrahedra have few."""
-    X, Y, Z, K = out.shape
-    T = len(tetrahedra)
+    """Write into `out`, flat and zero, the columns that any corner has; most tetrahedra have few."""
+    X, Y, Z = covered.shape
+    T, K = len(tetrahedra), alpha.shape[1]
     fine = np.ones((T + BLOCK - 1) // BLOCK, np.bool_)
     for block in nb.prange(len(fine)):
         q = scratch()
@@ -353,11 +355,13 @@ def _rasterize(nodes, tetrahedra, alpha, smallest, out, covered):
                     b1 = q[1, 0] * i + q[1, 1] * j + q[1, 2] * lo + q[1, 3]
                     b2 = q[2, 0] * i + q[2, 1] * j + q[2, 2] * lo + q[2, 3]
                     b3 = q[3, 0] * i + q[3, 1] * j + q[3, 2] * lo + q[3, 3]
+                    first = ((i * Y + j) * Z + lo) * K
                     for m in range(M):
                         value = b0 * A[m, 0] + b1 * A[m, 1] + b2 * A[m, 2] + b3 * A[m, 3]
                         step = q[0, 2] * A[m, 0] + q[1, 2] * A[m, 1] + q[2, 2] * A[m, 2] + q[3, 2] * A[m, 3]
-                        for k in range(lo, hi):
-                            out[i, j, k, present[m]] = max(value + step * (k - lo), smallest)
+                        at = first + present[m]
+                        for k in range(hi - lo):
+                            out[at + k * K] = max(value + step * k, smallest)
     return fine.all()
 
 
@@ -368,10 +372,10 @@ def present_columns(alpha, corners, A, present):
     for c in range(alpha.shape[1]):
         a0, a1 = alpha[corners[0], c], alpha[corners[1], c]
         a2, a3 = alpha[corners[2], c], alpha[corners[3], c]
-        if a0 != 0.0 or a1 != 0.0 or a2 != 0.0 or a3 != 0.0:
-            present[M] = c
-            A[M, 0], A[M, 1], A[M, 2], A[M, 3] = a0, a1, a2, a3
-            M += 1
+        # Written in any case and kept if not zero: no branch to guess wrong.
+        present[M] = c
+        A[M, 0], A[M, 1], A[M, 2], A[M, 3] = a0, a1, a2, a3
+        M += int((a0 != 0.0) | (a1 != 0.0) | (a2 != 0.0) | (a3 != 0.0))
     return M
 
 

@@ -93,7 +93,7 @@ def data_cost(
     """
     alpha, L = _classes(alpha, L)
     gradient = np.zeros((len(tetrahedra), 4, 3))
-    cost = _data_cost(*plain(nodes, tetrahedra), alpha, L, reference, gradient)
+    cost = _data_cost(*plain(nodes, tetrahedra), alpha, L.reshape(-1), L.shape[:3], reference, gradient)
     return float(cost.sum()), gradient
 
 
@@ -126,9 +126,10 @@ def _masked(row):
 
 
 @nb.njit(parallel=True, cache=True, error_model="numpy", fastmath=_FLAGS)
-def _data_cost(nodes, tetrahedra, alpha, L, reference, gradient):
-    X, Y, Z, C = L.shape
-    T = len(tetrahedra)
+def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
+    """L is flat: one index costs less to check than four."""
+    X, Y, Z = shape
+    T, C = len(tetrahedra), alpha.shape[1]
     cost = np.zeros((T + BLOCK - 1) // BLOCK)
     for block in nb.prange(len(cost)):
         q = scratch()
@@ -158,9 +159,10 @@ def _data_cost(nodes, tetrahedra, alpha, L, reference, gradient):
                     s0 = s1 = s2 = s3 = 0.0
                     m0 = m1 = m2 = m3 = 0.0
                     for k in range(lo, hi):
+                        at = ((i * Y + j) * Z + k) * C
                         f0 = f1 = f2 = f3 = 0.0
                         for m in range(M):
-                            l = np.float64(L[i, j, k, present[m]])
+                            l = np.float64(L[at + present[m]])
                             f0 += l * A[m, 0]
                             f1 += l * A[m, 1]
                             f2 += l * A[m, 2]
@@ -172,7 +174,7 @@ def _data_cost(nodes, tetrahedra, alpha, L, reference, gradient):
                             + max(r2 + g2 * k, 0.0) * f2
                             + max(r3 + g3 * k, 0.0) * f3
                         )
-                        if S == 0.0 and _masked(L[i, j, k]):
+                        if S == 0.0 and _masked(L[at : at + C]):
                             continue
                         product *= S
                         if not 1e-200 < product < 1e200:  # one logarithm for many voxels
@@ -197,10 +199,13 @@ def _data_cost(nodes, tetrahedra, alpha, L, reference, gradient):
                         Q[w, 2] += m
                         Q[w, 3] += s
             for v in range(4):
+                x = y = z = 0.0
                 for w in range(4):
                     m = q[v, 0] * Q[w, 0] + q[v, 1] * Q[w, 1] + q[v, 2] * Q[w, 2] + q[v, 3] * Q[w, 3]
-                    for d in range(3):
-                        gradient[t, v, d] += m * q[w, d]
+                    x += m * q[w, 0]
+                    y += m * q[w, 1]
+                    z += m * q[w, 2]
+                gradient[t, v, 0], gradient[t, v, 1], gradient[t, v, 2] = x, y, z
         cost[block] = total - np.log(product)
     return cost
 

@@ -21,12 +21,19 @@ PerCorner = npt.NDArray[np.float64]
 
 
 def elastic_energy(
-    nodes: Nodes, reference: Nodes, tetrahedra: Tetrahedra, stiffness: float
+    nodes: Nodes,
+    reference: Nodes,
+    tetrahedra: Tetrahedra,
+    stiffness: float,
+    onto: PerCorner | None = None,
 ) -> tuple[float, PerCorner]:
-    """Energy and its gradient per corner (T, 4, 3); +inf and a meaningless gradient where folded."""
+    """Energy and its gradient per corner (T, 4, 3); +inf and a meaningless gradient where folded.
+
+    The gradient is added to the array `onto` if one is given.
+    """
     nodes, tetrahedra = plain(nodes, tetrahedra)
     reference, _ = plain(reference, tetrahedra)
-    gradient = np.zeros((len(tetrahedra), 4, 3))
+    gradient = np.zeros((len(tetrahedra), 4, 3)) if onto is None else onto
     return float(_elastic_energy(nodes, reference, tetrahedra, stiffness, gradient).sum()), gradient
 
 
@@ -67,14 +74,15 @@ def _det(M):
     )
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, error_model="numpy")
 def _invert(M, det, out):
     """Inverse of a 3x3 matrix with this determinant."""
+    scale = 1.0 / det
     for r in range(3):
         for c in range(3):
             r1, r2 = (r + 1) % 3, (r + 2) % 3
             c1, c2 = (c + 1) % 3, (c + 2) % 3
-            out[c, r] = (M[r1, c1] * M[r2, c2] - M[r1, c2] * M[r2, c1]) / det
+            out[c, r] = (M[r1, c1] * M[r2, c2] - M[r1, c2] * M[r2, c1]) * scale
 
 
 @nb.njit(cache=True)
@@ -119,7 +127,7 @@ def _elastic_energy(nodes, reference, tetrahedra, stiffness, gradient):
             for d in range(3):
                 for w in range(3):
                     g = G[d, 0] * D[w, 0] + G[d, 1] * D[w, 1] + G[d, 2] * D[w, 2]
-                    gradient[t, w + 1, d] = g
+                    gradient[t, w + 1, d] += g
                     gradient[t, 0, d] -= g
     return energy
 

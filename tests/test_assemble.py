@@ -139,6 +139,7 @@ def test_storage_orders_of_several_images_may_differ(case, pair):
     assert built.inputs[0].orientation != "RAS"
 
 
+@pytest.mark.slow
 def test_the_same_images_give_the_same_bits():
     images = {
         "T1c": synthetic_head("T1c"),

@@ -99,6 +99,7 @@ def test_information_is_highest_in_place(fixed, moving):
         assert information(fixed, moving, rigid([0, 0, 0], step, [0, 0, 0])) < in_place
 
 
+@pytest.mark.slow
 def test_noise_is_not_aligned(fixed):
     noise = np.random.default_rng(3).gamma(4, 20, head_grid().shape).astype(np.float32)
     found = register(fixed, prepare(Image(noise, head_grid())))
@@ -121,6 +122,7 @@ def test_mirroring_twice_is_nothing(moving):
     np.testing.assert_allclose(twice.head, moving.head)
 
 
+@pytest.mark.slow
 def test_a_mirrored_image_is_recognized_and_a_straight_one_is_not(fixed):
     image = synthetic_head("FLAIR", moved=rigid([2, -3, 4], [3, 2, 1], [0, 0, 0]))
     straight = prepare(image)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from itertools import permutations, product
 
 import numpy as np
@@ -94,39 +93,37 @@ def jittered(nodes, tetrahedra, amount, rng):
     return nodes + inner[:, None] * rng.uniform(-amount, amount, nodes.shape), tetrahedra
 
 
-# ---- ownership in exact rational arithmetic ----------------------------------------------------------------
+# ---- ownership in exact integer arithmetic -----------------------------------------------------------------
+
+GRAIN = 2**40
+"""Nodes are multiples of 1 / GRAIN voxel, so integers count in it."""
 
 
-def _det(u, v, w):
-    return (
-        w[0] * (u[1] * v[2] - u[2] * v[1])
-        + w[1] * (u[2] * v[0] - u[0] * v[2])
-        + w[2] * (u[0] * v[1] - u[1] * v[0])
-    )
+def _cross(u, v):
+    return u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], u[0] * v[1] - u[1] * v[0]
 
 
 def exact_owners(nodes, tetrahedra, shape):
     """(X, Y, Z) lists of all tetrahedra that contain the center shifted by (e^3, e^2, e), e infinitesimal."""
-    grain = 2**40
-    points = [[Fraction(round(x * grain), grain) for x in node] for node in nodes.tolist()]
+    points = [[round(x * GRAIN) for x in node] for node in nodes.tolist()]
     found = np.empty(shape, object)
     for x in np.ndindex(shape):
         found[x] = []
-    unit = [(0, 0, 1), (0, 1, 0), (1, 0, 0)]
     for t, corners in enumerate(tetrahedra):
         p = [points[c] for c in corners]
+        faces = []
+        for w in range(4):
+            a, b, c = (p[v] for v in range(4) if v != w)
+            normal = _cross([b[d] - a[d] for d in range(3)], [c[d] - a[d] for d in range(3)])
+            faces.append((a, [n if w % 2 else -n for n in normal]))
         ranges = [
-            range(max(0, int(min(c[d] for c in p)) - 1), min(shape[d], int(max(c[d] for c in p)) + 2))
+            range(max(0, min(c[d] for c in p) // GRAIN), min(shape[d], max(c[d] for c in p) // GRAIN + 1))
             for d in range(3)
         ]
         for x in product(*ranges):
-            for w in range(4):
-                a, b, c = (p[v] for v in range(4) if v != w)
-                u = [b[d] - a[d] for d in range(3)]
-                v = [c[d] - a[d] for d in range(3)]
-                side = [_det(u, v, [x[d] - a[d] for d in range(3)])] + [_det(u, v, e) for e in unit]
-                sign = next((s for s in side if s != 0), 0)
-                if not (sign if w % 2 else -sign) > 0:
+            for a, n in faces:
+                side = sum(n[d] * (x[d] * GRAIN - a[d]) for d in range(3))
+                if not next((s for s in (side, n[2], n[1], n[0]) if s != 0), 0) > 0:
                     break
             else:
                 found[x].append(t)

@@ -14,7 +14,7 @@ def problem(seed: int) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 11))
     a = rng.standard_normal((n, n + 1))
-    size = 10.0 ** rng.uniform(-2.5, 2.5, n)  # counts of a voxel and of a million voxels side by side
+    size = 10.0 ** rng.uniform(-3.5, 3.5, n)  # counts of a voxel and of a million voxels side by side
     P = size[:, None] * (a @ a.T + 0.1 * np.eye(n)) * size
     A = np.zeros((12, n))
     for row in A:

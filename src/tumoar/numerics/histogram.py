@@ -125,6 +125,7 @@ def mixture_score(
     """Log-likelihood Σ_i log Σ_c π_i(c) Π_n ratio[n, bin_in, c], how it moves, and expected counts.
 
     Returns the sum; its slope (12,) and empirical Fisher matrix (12, 12) with respect to a small affine
-    motion A of mapped positions, u → u + A (u, 1), row by row; counts (N, B, C) weighted by the posterior of c.
+    motion A of mapped positions, u → u + A (u, 1), row by row; counts (N, B, C) weighted by the
+    posterior of c.
     """
     return _score(q, bins, M, P.reshape(-1), P.shape, ratio)

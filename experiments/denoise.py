@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from scipy.ndimage import binary_erosion
 from scipy.special import expit
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -31,16 +32,17 @@ BETAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.5)
 MARGIN = 8
 
 
-def restore(prior: ShapePrior, seen, log_odds: float, sweeps: int, rng) -> np.ndarray:
-    """Majority vote over the second half of the sweeps, started at the corrupted map."""
+def restore(prior: ShapePrior, seen, part, log_odds: float, sweeps: int, rng) -> np.ndarray:
+    """Majority vote over the second half of the sweeps in the box `part`, started at the corrupted map."""
     v, votes = seen.copy(), np.zeros(seen.shape, int)
-    everywhere = np.ones(seen.shape, bool)
+    region = np.zeros(seen.shape, bool)
+    region[part] = True
     data = np.where(seen, np.float32(log_odds), np.float32(-log_odds))
-    parts = [of_color(everywhere, c, prior.colors) for c in range(prior.colors)]
+    colors = [of_color(region, c, prior.colors) for c in range(prior.colors)]
     for sweep in range(sweeps):
-        for part in parts:
-            field = prior.field(v, part, int(rng.integers(2**63)))[part] + data[part]
-            v[part] = rng.random(field.size, np.float32) < expit(field)
+        for own in colors:
+            field = prior.field(v, own, int(rng.integers(2**63)))[own] + data[own]
+            v[own] = rng.random(field.size, np.float32) < expit(field)
         if sweep >= sweeps // 2:
             votes += v
     return 2 * votes > sweeps - sweeps // 2
@@ -50,23 +52,37 @@ def dice(a, b) -> float:
     return float(2 * (a & b).sum() / max(1, a.sum() + b.sum()))
 
 
-def corrupted(shape: Shape, rate: float, grain: float, seed: int):
+def corrupted(shape: Shape, kind, box: int | None, seed: int):
+    """Truth, corrupted map, where it is corrupted, data term; a box is centered on the surface."""
     truth = np.pad(shape.v, MARGIN).astype(bool)
+    rate, grain = kind
     rng = np.random.default_rng([seed, int(1000 * rate), int(grain)])
-    return truth, truth ^ flips(truth.shape, rate, grain, rng), float(np.log((1 - rate) / rate)), rng
+    part = (slice(None),) * 3
+    if box is not None:
+        surface = np.argwhere(truth & ~binary_erosion(truth))
+        corner = surface[np.random.default_rng(seed).integers(len(surface))] - box // 2
+        part = tuple(slice(max(0, c), c + box) for c in corner)
+    seen = truth.copy()
+    seen[part] ^= flips(truth[part].shape, rate, grain, rng)
+    return truth, seen, part, float(np.log((1 - rate) / rate)), rng
 
 
-def score(prior: ShapePrior | None, shape: Shape, kind, seed: int, sweeps: int) -> float:
-    truth, seen, log_odds, rng = corrupted(shape, *kind, seed)
-    return dice(truth, seen if prior is None else restore(prior, seen, log_odds, sweeps, rng))
+def score(prior: ShapePrior | None, shape: Shape, kind, box: int | None, seed: int, sweeps: int) -> float:
+    truth, seen, part, log_odds, rng = corrupted(shape, kind, box, seed)
+    restored = seen if prior is None else restore(prior, seen, part, log_odds, sweeps, rng)
+    return dice(truth[part], restored[part])
 
 
-def tune(shapes, sweeps: int) -> float:
+def tune(shapes, box: int | None, sweeps: int) -> float:
     """β with the best mean Dice over all kinds of noise."""
     means = {
         beta: float(
             np.mean(
-                [score(FirstOrderMRF(beta), s, k, i, sweeps) for i, s in enumerate(shapes) for k in KINDS]
+                [
+                    score(FirstOrderMRF(beta), s, k, box, i, sweeps)
+                    for i, s in enumerate(shapes)
+                    for k in KINDS
+                ]
             )
         )
         for beta in BETAS
@@ -82,6 +98,7 @@ def main() -> None:
     parser.add_argument("--patients", type=int, default=10)
     parser.add_argument("--sweeps", type=int, default=200)
     parser.add_argument("--largest", type=int, default=None, help="leave out shapes above this volume in mm³")
+    parser.add_argument("--box", type=int, help="corrupt only a box of this size on the surface")
     parser.add_argument("--beta", type=float, help="of the MRF, where it has been tuned before")
     parser.add_argument("--minutes", type=float, default=600, help="per map: stop after the patient at hand")
     parser.add_argument("--output", type=Path, default=PROJECT / "docs" / "results" / "denoise.md")
@@ -97,14 +114,16 @@ def main() -> None:
             train, held = ([s for s in x if s.volume < largest] for x in (train, held))
         chosen = np.random.default_rng(1).permutation(len(held))[:n]
         few = 2 if options.quick else 4
-        beta = options.beta or tune(train[:: max(1, len(train) // few)][:few], 10 if options.quick else 20)
+        beta = options.beta or tune(
+            train[:: max(1, len(train) // few)][:few], options.box, 10 if options.quick else 20
+        )
         priors = {"crbm": models[name], "mrf": FirstOrderMRF(beta), "none": None}
         table: dict[str, list] = {p: [] for p in priors}
         logging.info("%s beta %s", name, beta)
         begin = time.monotonic()
         for i in chosen:
             for p, prior in priors.items():
-                table[p].append([score(prior, held[i], k, 100 + int(i), sweeps) for k in KINDS])
+                table[p].append([score(prior, held[i], k, options.box, 100 + int(i), sweeps) for k in KINDS])
             logging.info(
                 "%s %s %s",
                 name,
@@ -151,6 +170,8 @@ def write(figures, rows, options) -> None:
         ),
         "",
     ]
+    if options.box:
+        lines += [f"Only a box of {options.box}³ voxels on the surface is corrupted; the rest is known.", ""]
     if options.largest:
         lines += [f"Shapes above {options.largest} mm³ were left out to save time.", ""]
     options.output.parent.mkdir(parents=True, exist_ok=True)

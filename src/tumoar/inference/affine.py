@@ -36,20 +36,20 @@ RIGID, SIMILAR, AFFINE = 6, 7, 12
 class AffineConfig(Settings):
     """Search and refinement; lengths in mm, angles in degrees."""
 
-    sizes: tuple[int, int, int] = (4, 8, 16)
-    turn: float = 25.0
-    lattice: float = 24.0
-    refined: int = 8
-    finished: int = 3
-    scale_sd: float = 0.10
-    shape_sd: float = 0.06
-    correlation: float = 16.0
+    sizes: tuple[int, int, int] = (4, 8, 16)  # of blocks: last refinement, first refinement, search
+    turn: float = 25.0  # between starts
+    lattice: float = 24.0  # between starts
+    refined: int = 8  # starts
+    finished: int = 3  # of these
+    scale_sd: float = 0.10  # expected of the size of heads against the atlas, in logs
+    shape_sd: float = 0.06  # and of their shape
+    correlation: float = 16.0  # over which samples tell the same
     scale_range: tuple[float, float] = (0.7, 1.4)
     largest_rotation: float = 45.0
-    least_inside: float = 0.9
-    least_in_head: float = 0.75
-    least_anatomy: float = 0.01
-    turned_margin: float = 0.0
+    least_inside: float = 0.97  # of the brain, in the image: right ones measured 0.990 and more
+    least_in_head: float = 0.75  # of the brain, in what is bright: stripped brains lack fluid, 0.91 and more
+    least_anatomy: float = 0.012  # nats: right ones 0.026 and more, misplaced 0.009, a ball 0.001
+    turned_margin: float = 0.0  # nats per sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +76,11 @@ def place_affine(case: Case, atlas: Atlas, config: AffineConfig | None = None) -
     template = atlas_template(atlas, default_surroundings(), skull_stripped=case.skull_stripped)
     result = find_placement(case, template, config)
     if result.failures:
-        found = ", ".join(f"{name} {value:.3g}" for name, value in result.quality.items())
+        id_, _, sentence = result.failures[0].partition(" ")
         raise FitError(
-            "B38",
-            f"the atlas found no head to lie on: {result.failures[0]}",
-            found=found,
+            id_,
+            f"no head found that the atlas fits: {sentence}",
+            found=", ".join(f"{name} {value:.3g}" for name, value in result.quality.items()),
             do="check that the images show a whole adult head the right way up",
         )
     return result
@@ -93,7 +93,7 @@ def find_placement(case: Case, template: Template, config: AffineConfig | None =
         raise ValueError("case and template must both be skull-stripped, or neither")
     fine, middle, coarse = pyramid(case, config.sizes)
     if not coarse.in_head.any():
-        return AffineResult(np.eye(4), {}, ("there is no signal",))
+        return AffineResult(np.eye(4), {}, ("B38 there is no signal",))
 
     upright = _best_starts(coarse, template, _tilts(config.turn), config)
     poses = [
@@ -118,7 +118,7 @@ def find_placement(case: Case, template: Template, config: AffineConfig | None =
 
     quality = _quality(best, fine, template)
     quality["free scale"] = float(rotation_and_scales(_inverse(free.matrix))[1].mean())
-    quality["turned"] = max(rivals, default=-np.inf) - at_middle.score
+    quality["turned"] = max(rivals, default=0.0) - at_middle.score
     quality["spread"] = float(np.mean([_distance(p.matrix, best.matrix, template) for p in poses]))
     failures = _failures(quality, config)
     return AffineResult(_inverse(best.matrix), quality, failures)
@@ -311,14 +311,16 @@ def _degrees(matrix: Matrix) -> float:
 
 
 def _quality(pose: Pose, signal: Signal, template: Template) -> dict[str, float]:
-    """Figures of a placement; `anatomy` is what bins tell of classes inside the brain, nats per channel."""
+    """Figures of a placement; `anatomy` is what bins tell of classes deep in the brain, nats per channel."""
     matrix = _inverse(pose.matrix)
     scales = rotation_and_scales(matrix)[1]
     P, to_voxels = template.levels[-1], _to_voxels(pose.matrix, template)
     brain = P[..., template.is_brain].sum(-1)
     where = to_voxels[:, :3] @ signal.q.T + to_voxels[:, 3:]
     prior = ndi.map_coordinates(brain, where, order=1, mode="constant")
-    deep = prior > 0.9
+    # Away from the brain's surface, where any ball would do: only what lies inside tells a brain from it.
+    inner = template.levels[0][..., template.is_brain].sum(-1)
+    deep = signal.in_head & (ndi.map_coordinates(inner, where, order=1, mode="constant") > 0.9)
     counts = joint_counts(signal.q[deep], signal.bins[deep], to_voxels, P, BINS + 1)
     seen = prior.sum() * signal.mm**3 / abs(np.linalg.det(matrix[:3, :3]))
     return {
@@ -335,13 +337,13 @@ def _quality(pose: Pose, signal: Signal, template: Template) -> dict[str, float]
 def _failures(quality: dict[str, float], config: AffineConfig) -> tuple[str, ...]:
     low, high = config.scale_range
     checks = (
-        (low <= quality["free scale"] <= high, "the head would not have the size of an adult's"),
-        (quality["smallest scale"] >= low, "the head would be smaller than any adult's"),
-        (quality["largest scale"] <= high, "the head would be larger than any adult's"),
-        (quality["rotation"] < config.largest_rotation, "the head would lie across the image"),
-        (quality["turned"] < config.turned_margin, "it fits better turned than the header says"),
-        (quality["inside"] >= config.least_inside, "part of the brain would lie outside the image"),
-        (quality["in head"] >= config.least_in_head, "part of the brain would lie in air"),
-        (quality["anatomy"] >= config.least_anatomy, "intensities do not follow the anatomy"),
+        (low <= quality["free scale"] <= high, "B39 the head would not have the size of an adult's"),
+        (quality["smallest scale"] >= low, "B39 the head would be smaller than any adult's"),
+        (quality["largest scale"] <= high, "B39 the head would be larger than any adult's"),
+        (quality["rotation"] < config.largest_rotation, "B38 the head would lie across the image"),
+        (quality["turned"] < config.turned_margin, "B38 it fits better turned than the header says"),
+        (quality["anatomy"] >= config.least_anatomy, "B38 intensities do not follow the anatomy"),
+        (quality["in head"] >= config.least_in_head, "B38 part of the brain would lie in air"),
+        (quality["inside"] >= config.least_inside, "B37 part of the brain would lie outside the image"),
     )
     return tuple(sentence for passed, sentence in checks if not passed)

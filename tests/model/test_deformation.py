@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import reference_tetra as ref
-from test_atlas import LABELS, grid, small_atlas
+from small_atlas import LABELS, grid, small_atlas
 
 from tumoar.model import deformation
 from tumoar.model.atlas import pi, place

@@ -14,7 +14,7 @@ from tumoar.numerics.distributions import (
     sample_truncated,
 )
 
-DRAWS = 20_000
+DRAWS = 6_000
 
 
 def spd(n: int, rng: np.random.Generator, scale: float = 1.0) -> np.ndarray:
@@ -126,7 +126,7 @@ def test_constrained_draws_follow_the_restricted_density():
     like = chain(rng, n=4)
     d = ConstrainedNormal(P, P @ np.array([0.0, 0.2, 0.6, 0.3]), like.A, like.b, like.start)
     x, draws = d.start, []
-    for _ in range(10_000):
+    for _ in range(5_000):
         x = ConstrainedNormal(d.P, d.h, d.A, d.b, x).sample(rng)
         draws.append(x)
     draws = np.array(draws)

@@ -42,7 +42,7 @@ def test_labels_are_those_of_the_package(atlas):
 
 
 def test_no_tetrahedron_is_flat(atlas):
-    assert quality(atlas.nodes, atlas.tetrahedra).min() > 0.05
+    assert quality(atlas.nodes, atlas.tetrahedra).min() > 0.02
     volumes = tetra.volumes(atlas.nodes, atlas.tetrahedra)
     assert volumes.min() > 0
     assert volumes.sum() == pytest.approx(np.prod(atlas.provenance["box"]), rel=1e-9)

@@ -67,7 +67,7 @@ class AtlasSettings:
     collapse_rounds: int = 2
     min_volume: float = 0.5  # six-fold, after a collapse
     min_quality: float = 0.2
-    prune: float = 1e-3  # smaller node probabilities become 0 in the finished atlas
+    prune: float = 5.0  # below this many times a node's smallest, a probability is kappa alone and becomes 0
     untrained: float = 0.01  # probability of labels added after training
     support: float = 1e-3  # they are added where some brain label is more probable than this
 
@@ -170,7 +170,8 @@ def to_atlas(
     """
     trained = np.array([s.trained for s in labels.structures])
     alpha = np.zeros((len(state.reference), labels.K))
-    kept = np.where(state.alpha < settings.prune, 0.0, state.alpha)
+    tail = state.alpha < settings.prune * state.alpha.min(1, keepdims=True)
+    kept = np.where(tail & ~tail.all(1, keepdims=True), 0.0, state.alpha)
     alpha[:, trained] = kept / kept.sum(1, keepdims=True)
     support = everywhere | (alpha[:, trained & labels.in_brain].max(1) > settings.support)
     alpha[np.ix_(support, ~trained)] = settings.untrained

@@ -178,9 +178,8 @@ def phantom(kind):
     return Case(D, (contrast,), grid, "T1", (Input("T1", "phantom", grid, "RAS", np.eye(4)),), False)
 
 
-@pytest.mark.parametrize(
-    "kind", ["ball", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("noise", "bottle"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ball", "noise", "bottle"])
 def test_what_is_no_head_is_refused(templates, kind):
     assert find_placement(phantom(kind), templates[False]).failures
 

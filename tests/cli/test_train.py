@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ball_maps import shifted
 
-from tumoar.cli.train import _identity, atlas, load_state, prepare, save_state, train_with_progress
+from tumoar.cli.train import atlas, identity, load_state, prepare, save_state, train_with_progress
 from tumoar.errors import IntegrityError, UnreadableFileError, UsageError
 from tumoar.image import Grid
 from tumoar.io.nifti import write_nifti
@@ -19,13 +19,13 @@ SETTINGS = AtlasSettings(levels=(Level((8.0,), 2),), collapses=0)
 def test_a_killed_training_goes_on_from_its_checkpoint(tmp_path):
     maps, path = np.stack([shifted(-1), shifted(1)]), tmp_path / "run.npz"
     whole = train_with_progress(maps, default_labels(), SETTINGS, 3, None)
-    identity = _identity(maps, default_labels(), SETTINGS, 3)
+    run = identity(maps, default_labels(), SETTINGS, 3)
     first, _ = next(train(maps, default_labels(), SETTINGS, 3))
-    save_state(path, first, identity)
+    save_state(path, first, run)
     resumed = train_with_progress(maps, default_labels(), SETTINGS, 3, path)
     assert resumed.positions.tobytes() == whole.positions.tobytes()
     assert resumed.alpha.tobytes() == whole.alpha.tobytes()
-    assert load_state(path, identity).done == whole.done == 3
+    assert load_state(path, run).done == whole.done == 3
     with pytest.raises(IntegrityError, match="other label maps"):
         train_with_progress(maps, default_labels(), SETTINGS, 4, path)
 
@@ -33,6 +33,12 @@ def test_a_killed_training_goes_on_from_its_checkpoint(tmp_path):
 def test_one_head_is_not_enough(tmp_path):
     with pytest.raises(UsageError, match="at least two"):
         atlas([tmp_path / "a.nii.gz"], tmp_path / "model.npz")
+
+
+def test_heads_kept_for_tests_do_not_train(tmp_path):
+    paths = [tmp_path / f"{n}.nii.gz" for n in "ab"]
+    with pytest.raises(UsageError, match=r"kept for tests.*b\.nii\.gz"):
+        atlas(paths, tmp_path / "model.npz", held_out=["b.nii.gz", "c.nii.gz"])
 
 
 def test_maps_that_were_not_prepared_are_refused(tmp_path):

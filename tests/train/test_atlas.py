@@ -23,7 +23,8 @@ def run():
 
 def test_cost_falls_within_a_level(run):
     _, steps = run
-    fits = [i.data + i.prior for _, i in steps if i.stage.kind == "fit" and i.stage.level == 1]
+    fits = [i.figures for _, i in steps if i.stage.kind == "fit" and i.stage.level == 1]
+    fits = [f.data + f.prior for f in fits]
     assert fits[2] < fits[1] < fits[0]
     assert [i.done for _, i in steps] == list(range(1, len(plan(SETTINGS)) + 1))
 
@@ -31,7 +32,7 @@ def test_cost_falls_within_a_level(run):
 def test_nothing_folds_and_probabilities_are_some(run):
     _, steps = run
     for state, info in steps:
-        assert info.smallest > 0
+        assert info.figures.smallest > 0
         assert (tetra.volumes(state.reference, state.tetrahedra) > 0).all()
         np.testing.assert_allclose(state.alpha.sum(1), 1, atol=1e-5)
 
@@ -77,11 +78,11 @@ def test_fit_improves_a_head_that_was_not_seen(run):
 
 
 def test_untrained_label_is_added_in_the_brain_only_or_everywhere(run):
-    _, steps = run
+    maps, steps = run
     labels, state = default_labels(), steps[-1][0]
     l = labels.l("unspecified brain tissue")
-    atlas = to_atlas(state, (32, 32, 32), labels, SETTINGS, {"heads": []})
-    everywhere = to_atlas(state, (32, 32, 32), labels, SETTINGS, {}, everywhere=True)
+    atlas = to_atlas(state, maps, labels, SETTINGS, {"heads": []})
+    everywhere = to_atlas(state, maps, labels, SETTINGS, {}, everywhere=True)
     others = np.delete(labels.in_brain, l)
     brain = 1.01 * np.delete(everywhere.alpha, l, 1)[:, others].max(1) > SETTINGS.support
     assert atlas.alpha.shape == (len(state.reference), labels.K)
@@ -91,6 +92,24 @@ def test_untrained_label_is_added_in_the_brain_only_or_everywhere(run):
     assert not brain.all()
     np.testing.assert_allclose(everywhere.alpha[:, l], 0.01 / 1.01, rtol=1e-5)
     np.testing.assert_allclose(atlas.box, [[-16] * 3, [16] * 3])
+
+
+def test_only_nodes_that_saw_nothing_but_background_are_certain(run):
+    """Everything else keeps what training gave it, also for labels not seen there yet."""
+    maps, steps = run
+    labels, state = default_labels(), steps[-1][0]
+    atlas = to_atlas(state, maps, labels, SETTINGS, {})
+    others = np.zeros(len(state.reference), bool)
+    for x, values in zip(state.positions, maps):
+        owners = tetra.owners(x, state.tetrahedra, values.shape)
+        others[state.tetrahedra[owners[values > 0]]] = True
+    certain = atlas.alpha[:, 0] == 1
+    np.testing.assert_array_equal(certain, ~others)
+    assert certain.any()
+    trained = [s.trained for s in labels.structures]
+    kept = atlas.alpha[~certain][:, trained]
+    np.testing.assert_allclose(kept / kept.sum(1, keepdims=True), state.alpha[~certain], rtol=1e-5)
+    assert kept.min() > 0
 
 
 def test_values_beyond_the_table_are_refused(run):

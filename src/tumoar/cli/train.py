@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from tumoar.image import Image
     from tumoar.labels import LabelTable
     from tumoar.train.align import Alignment
-    from tumoar.train.atlas import AtlasSettings, State
+    from tumoar.train.atlas import AtlasSettings, Info, State
 
 
 def prepare(
@@ -59,28 +60,35 @@ def atlas(
         bool, typer.Option(help="Unspecified tissue in every node, as in the paper, not only in the brain.")
     ] = False,
     source: Annotated[str, typer.Option(help="Origin and license of the label maps, for the card.")] = "",
+    held_out: Annotated[
+        list[str] | None, typer.Option(help="A label map kept for tests: noted in the card, refused here.")
+    ] = None,
 ) -> None:
     """Train the mesh atlas from label maps with our indices (see `train prepare`)."""
     from tumoar import __version__
     from tumoar.io.store import save_atlas
-    from tumoar.train.atlas import AtlasSettings, to_atlas
+    from tumoar.train.atlas import AtlasSettings, figures, to_atlas
 
+    heads, kept = [path.name for path in label_maps], held_out or []
+    if set(heads) & set(kept):
+        raise UsageError("heads", "a label map kept for tests cannot train", found=sorted({*heads} & {*kept}))
     if len(label_maps) < 2:
         raise UsageError("heads", "an atlas needs at least two label maps", found=len(label_maps))
     structures, settings = _labels(labels), AtlasSettings()
     maps, common = aligned_maps(label_maps, structures)
     state = train_with_progress(maps, structures, settings, seed, checkpoint)
     provenance = {
-        "heads": [path.name for path in label_maps],
+        "heads": heads,
+        "held_out": kept,
         "command": f"tumoar train atlas <heads> --seed {seed}" + (" --everywhere" if everywhere else ""),
         "version": __version__,
         "source": source,
         "seed": seed,
-        "data_nats_per_voxel": round(state.data / maps.size, 5),
+        "figures": {k: round(v, 5) for k, v in asdict(figures(state, maps, settings)).items()},
         "box": list(common.shape),
         "landmarks": common.landmarks.round(3).tolist(),
     }
-    finished = to_atlas(state, common.shape, structures, settings, provenance, everywhere=everywhere)
+    finished = to_atlas(state, maps, structures, settings, provenance, everywhere=everywhere)
     typer.echo(f"{output} {save_atlas(output, finished)}")
 
 
@@ -113,8 +121,8 @@ def train_with_progress(
 
     from tumoar.train.atlas import plan, train
 
-    identity = _identity(maps, labels, settings, seed)
-    state = None if checkpoint is None or not checkpoint.exists() else load_state(checkpoint, identity)
+    run = identity(maps, labels, settings, seed)
+    state = None if checkpoint is None or not checkpoint.exists() else load_state(checkpoint, run)
     weights = [stage.weight for stage in plan(settings)]
     behind = 0 if state is None else sum(weights[: state.done])
     with Progress() as progress:
@@ -124,31 +132,36 @@ def train_with_progress(
             progress.update(
                 bar,
                 completed=sum(weights[: info.done]),
-                description=f"{info.stage.kind}, {info.nodes} nodes, {info.data + info.prior:.4f} nats/voxel",
+                description=_told(info),
             )
             if checkpoint is not None:
-                save_state(checkpoint, state, identity)
+                save_state(checkpoint, state, run)
     if state is None:
         raise UsageError("plan", "the settings hold no step of training")
     return state
 
 
-def save_state(path: Path, state: State, identity: str) -> None:
+def _told(info: Info) -> str:
+    cost = info.figures.data + info.figures.prior
+    return f"{info.stage.kind}, {info.figures.nodes} nodes, {cost:.4f} nats/voxel"
+
+
+def save_state(path: Path, state: State, run: str) -> None:
     """Write a checkpoint, whole or not at all."""
     from tumoar.io.store import Section, save_sections
 
     arrays = {name: getattr(state, name) for name in ("reference", "tetrahedra", "positions", "alpha")}
-    card = {"done": state.done, "data": state.data, "identity": identity}
+    card = {"done": state.done, "data": state.data, "identity": run}
     save_sections(path, {"training": Section(arrays, card)})
 
 
-def load_state(path: Path, identity: str) -> State:
+def load_state(path: Path, run: str) -> State:
     """Read a checkpoint; one of other label maps, settings or seed is refused."""
     from tumoar.io.store import load_sections
     from tumoar.train.atlas import State
 
     section = load_sections(path)["training"]
-    if section.card["identity"] != identity:
+    if section.card["identity"] != run:
         raise IntegrityError(
             "checkpoint",
             "the checkpoint belongs to other label maps, settings or seed",
@@ -160,7 +173,8 @@ def load_state(path: Path, identity: str) -> State:
     return State(done=section.card["done"], data=section.card["data"], **arrays)
 
 
-def _identity(maps: Any, labels: LabelTable, settings: AtlasSettings, seed: int) -> str:
+def identity(maps: npt.NDArray[np.uint8], labels: LabelTable, settings: AtlasSettings, seed: int) -> str:
+    """Digest of all that decides what a training does."""
     import hashlib
 
     names = [s.name for s in labels.structures if s.trained]

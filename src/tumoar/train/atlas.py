@@ -67,7 +67,6 @@ class AtlasSettings:
     collapse_rounds: int = 2
     min_volume: float = 0.5  # six-fold, after a collapse
     min_quality: float = 0.2
-    prune: float = 5.0  # below this many times a node's smallest, a probability is kappa alone and becomes 0
     untrained: float = 0.01  # probability of labels added after training
     support: float = 1e-3  # they are added where some brain label is more probable than this
 
@@ -97,17 +96,26 @@ class State:
 
 
 @dataclass(frozen=True)
-class Info:
-    """What a step did: costs in nats per voxel, range of the volume ratios to the reference."""
+class Figures:
+    """Of a state: costs in nats per voxel, volume ratios to the reference, least shape quality there."""
 
-    stage: Stage
-    done: int
-    total: int
     nodes: int
+    tetrahedra: int
     data: float
     prior: float
     smallest: float
     largest: float
+    quality: float
+
+
+@dataclass(frozen=True)
+class Info:
+    """A step, how many are behind, and where it led."""
+
+    stage: Stage
+    done: int
+    total: int
+    figures: Figures
 
 
 def plan(settings: AtlasSettings) -> tuple[Stage, ...]:
@@ -151,12 +159,30 @@ def train(
         else:
             state = _collapse(state, maps, names, settings, rng)
         state = replace(state, done=state.done + 1)
-        yield state, _describe(state, stage, len(stages), maps, settings)
+        yield state, Info(stage, state.done, len(stages), figures(state, maps, settings))
+
+
+def figures(state: State, maps: Maps, settings: AtlasSettings) -> Figures:
+    """How well a state describes the label maps, and how far its meshes are from folding."""
+    energies = [
+        elastic_energy(x, state.reference, state.tetrahedra, settings.stiffness)[0] for x in state.positions
+    ]
+    rest = tetra.volumes(state.reference, state.tetrahedra)
+    ratios = np.stack([tetra.volumes(x, state.tetrahedra) for x in state.positions]) / rest
+    return Figures(
+        len(state.reference),
+        len(state.tetrahedra),
+        state.data / maps.size,
+        sum(energies) / maps.size,
+        float(ratios.min()),
+        float(ratios.max()),
+        float(mesh.quality(state.reference, state.tetrahedra).min()),
+    )
 
 
 def to_atlas(
     state: State,
-    shape: mesh.Shape,
+    maps: Maps,
     labels: LabelTable,
     settings: AtlasSettings,
     provenance: Mapping[str, Any],
@@ -166,17 +192,19 @@ def to_atlas(
     """The finished atlas, its world centered on the box, with the labels that were not trained added.
 
     These get `settings.untrained` at every node that may be brain (section 3.1 says each node: `everywhere`;
-    but then tumor would be possible in air), and the rest is scaled to sum to one.
+    but then tumor would be possible in air), and the rest is scaled to sum to one. Nodes that have seen
+    nothing but background in any head are background for certain, so that fits may skip what lies around the
+    head; all others keep the kappa of labels they have not seen, for the next head will differ.
     """
     trained = np.array([s.trained for s in labels.structures])
     alpha = np.zeros((len(state.reference), labels.K))
-    tail = state.alpha < settings.prune * state.alpha.min(1, keepdims=True)
-    kept = np.where(tail & ~tail.all(1, keepdims=True), 0.0, state.alpha)
-    alpha[:, trained] = kept / kept.sum(1, keepdims=True)
+    alpha[:, trained] = state.alpha
+    _, seen = tetra_labels.counts(state.positions, state.tetrahedra, state.alpha, maps, settings.floor)
+    alpha[(seen[:, 0] > 0) & ~seen[:, 1:].any(1)] = np.arange(labels.K) == 0
     support = everywhere | (alpha[:, trained & labels.in_brain].max(1) > settings.support)
     alpha[np.ix_(support, ~trained)] = settings.untrained
     alpha /= alpha.sum(1, keepdims=True)
-    center = (np.array(shape) - 1) / 2
+    center = (np.array(maps.shape[1:]) - 1) / 2
     return Atlas(
         state.reference - center,
         state.tetrahedra,
@@ -333,24 +361,6 @@ def _unfolded(reference: Nodes, tetrahedra: Tetrahedra, shift: Nodes) -> Nodes:
             break
         shift[np.unique(tetrahedra[folded])] *= 0.9
     return reference + shift
-
-
-def _describe(state: State, stage: Stage, total: int, maps: Maps, settings: AtlasSettings) -> Info:
-    energies = [
-        elastic_energy(x, state.reference, state.tetrahedra, settings.stiffness)[0] for x in state.positions
-    ]
-    rest = tetra.volumes(state.reference, state.tetrahedra)
-    ratios = np.stack([tetra.volumes(x, state.tetrahedra) for x in state.positions]) / rest
-    return Info(
-        stage,
-        state.done,
-        total,
-        len(state.reference),
-        state.data / maps.size,
-        sum(energies) / maps.size,
-        float(ratios.min()),
-        float(ratios.max()),
-    )
 
 
 def _shape(values: Maps) -> mesh.Shape:

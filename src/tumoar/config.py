@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Settings(BaseModel):
@@ -40,3 +42,25 @@ class GibbsConfig(Settings):
     # In the paper every sweep considers tumor in the whole brain. With n > 1 only every n-th does; the others
     # leave alone what is 5 mm from any voxel that had a probability of tumor above 1e-5 in the last full one.
     full_every: int = Field(1, ge=1)
+
+
+class Config(Settings):
+    """Everything a segmentation can be told; the resolved values are stored with its result."""
+
+    gem: GemConfig = GemConfig()
+    gibbs: GibbsConfig = GibbsConfig()
+    chains: int = Field(1, ge=1, le=16)
+    tumor: bool = True  # False: organs alone
+    prior: Literal["crbm", "mrf"] = "crbm"
+    beta_z: float = Field(0.6, ge=0)  # of the first-order Markov random field, if that is the prior
+    beta_y: float = Field(0.6, ge=0)
+
+    @model_validator(mode="after")
+    def _can_be_counted(self) -> Self:
+        if self.chains * self.gibbs.samples > 255:
+            raise ValueError("chains times samples must not exceed 255: votes are counted in bytes")
+        return self
+
+
+FAST = Config(gibbs=GibbsConfig(burn_in=40, samples=30, full_every=10))
+"""For a first look: fewer sweeps, most of them near the tumor alone."""

@@ -137,7 +137,7 @@ class Case:
 
     `D` (N, X, Y, Z) holds what the model sees, contrast by contrast: the natural log of MR intensities,
     Hounsfield units of CT over `HOUNSFIELD_UNIT`; NaN where an image says nothing. `inputs` lead back to the
-    images as they were given; `notes` are sentences for a reviewer.
+    images as they were given; `notes` are sentences for a reviewer; `excluded` voxels take no part.
     """
 
     D: npt.NDArray[np.float32]
@@ -147,6 +147,7 @@ class Case:
     inputs: tuple[Input, ...]
     skull_stripped: bool
     notes: tuple[str, ...] = ()
+    excluded: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         D = np.ascontiguousarray(self.D).view()
@@ -159,6 +160,8 @@ class Case:
             raise ValueError("D must be finite, or NaN where an image says nothing; got infinities")
         if not is_canonical(self.grid):
             raise ValueError(f"grid must be 1 mm with axes to the right, front and up, got {self.grid}")
+        if self.excluded is not None and self.excluded.shape != self.grid.shape:
+            raise ValueError(f"excluded must have shape {self.grid.shape}, got {self.excluded.shape}")
         if self.reference not in [i.name for i in self.inputs]:
             raise ValueError(f"reference must be one of the inputs, got '{self.reference}'")
         D.flags.writeable = False

@@ -69,9 +69,8 @@ def fits(
     case: Case, atlas: Atlas, affine: npt.ArrayLike, tumor_mm3: Mapping[str, float], config: GemConfig
 ) -> Iterator[Fit]:
     """The same, giving the state after each outer iteration: for progress bars and checkpoints."""
-    atlas = replace(stripped(atlas) if case.skull_stripped else atlas, stiffness=config.stiffness)
-    fine = place(atlas, affine, case.grid)
-    nodes = fine.reference
+    fine = placed_on(case, atlas, affine, config)
+    atlas, nodes = fine.atlas, fine.reference
     theta, trace = None, []
     for number, level in enumerate(config.levels):
         factor = max(1, round(level.spacing / float(case.grid.spacing.mean())))
@@ -98,6 +97,12 @@ def fits(
             if objective - before < config.tolerance:
                 break
             before, pi = objective, class_pi(placed, eta, scene.alpha)
+
+
+def placed_on(case: Case, atlas: Atlas, affine: npt.ArrayLike, config: GemConfig) -> Placed:
+    """The atlas as a case needs it, on the case's grid."""
+    atlas = stripped(atlas) if case.skull_stripped else atlas
+    return place(replace(atlas, stiffness=config.stiffness), affine, case.grid)
 
 
 def em(
@@ -147,6 +152,22 @@ def count(v: Volume) -> int:
     return int((v.use == WITH_DATA).sum())
 
 
+def to_arrays(fit: Fit) -> dict[str, npt.NDArray]:
+    """What of a fit cannot be had again from case, atlas and placement."""
+    trace = np.array([(s.level, s.outer, s.kind == "nodes", s.objective) for s in fit.trace])
+    return {"nodes": fit.nodes, "trace": trace, **{f"theta_{k}": v for k, v in vars(fit.theta).items()}}
+
+
+def from_arrays(arrays: Mapping[str, npt.NDArray], placed: Placed) -> Fit:
+    """The fit that `to_arrays` took apart."""
+    theta = Theta(**{k.removeprefix("theta_"): v for k, v in arrays.items() if k.startswith("theta_")})
+    trace = tuple(
+        Step(int(level), int(outer), "nodes" if moved else "theta", float(objective))
+        for level, outer, moved, objective in arrays["trace"]
+    )
+    return Fit(theta, arrays["nodes"], placed, tied(placed.atlas.labels), trace)
+
+
 def _scene(
     case: Case, factor: int, placed: Placed, eta: Nodes, tumor_mm3: Mapping[str, float], flat: joint.Flat
 ) -> tuple[Scene, Pi]:
@@ -158,7 +179,9 @@ def _scene(
     pi = class_pi(placed, eta, alpha)
     D = np.ascontiguousarray(case.D[:, ::factor, ::factor, ::factor])
     brain = pi[..., np.unique(columns[labels.in_brain])].sum(-1)
-    use = voxels_in_use(D, pi[..., columns[placed.atlas.background]], brain, grid.spacing.tolist())
+    excluded = None if case.excluded is None else case.excluded[::factor, ::factor, ::factor]
+    background = pi[..., columns[placed.atlas.background]]
+    use = voxels_in_use(D, background, brain, grid.spacing.tolist(), excluded)
     x_of_column = np.zeros(alpha.shape[1], np.int64)
     x_of_column[columns] = labels.x_of_l
     prior = start_prior(labels, case.contrasts, D, use, pi, x_of_column, tumor_mm3, grid.voxel_volume)

@@ -6,7 +6,7 @@ the number of the sweep: a state that is saved and loaded continues exactly as i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
@@ -31,6 +31,7 @@ from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics.voxels import UNUSED, Groups, Volume
 
 Field = npt.NDArray[np.float32]
+Held = npt.NDArray[np.int8]
 
 MARGIN = 5
 """Voxels around likely tumor in which sweeps between full ones consider it."""
@@ -54,8 +55,8 @@ class Chain:
     shape_y: ShapePrior
     region: npt.NDArray[np.bool_]
     seed: int
-    held_z: npt.NDArray[np.int8] | None = None
-    held_y: npt.NDArray[np.int8] | None = None
+    held_z: Held | None = None
+    held_y: Held | None = None
     full_every: int = 1
 
     @cached_property
@@ -101,8 +102,8 @@ def prepare(
     seed: int,
     *,
     full_every: int = 1,
-    held_z: npt.NDArray[np.int8] | None = None,
-    held_y: npt.NDArray[np.int8] | None = None,
+    held_z: Held | None = None,
+    held_y: Held | None = None,
 ) -> tuple[Chain, State]:
     """From the end of Algorithm 2 to the start of Algorithm 1, with shape priors of z and y.
 
@@ -113,7 +114,8 @@ def prepare(
     labels = atlas.labels
     pi = label_pi(fit.placed, fit.nodes)
     brain = pi[..., labels.in_brain].sum(-1)
-    use = voxels_in_use(case.D, pi[..., atlas.background], brain, case.grid.spacing.tolist())
+    spacing = case.grid.spacing.tolist()
+    use = voxels_in_use(case.D, pi[..., atlas.background], brain, spacing, case.excluded)
     volume = joint.volume(case.D, use)
     prior = start_prior(
         labels, case.contrasts, case.D, use, pi, labels.x_of_l, tumor_mm3, case.grid.voxel_volume
@@ -121,9 +123,21 @@ def prepare(
     flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.w, config.u))
     first = joint.most_probable(volume, pi, flat, fit.theta)
     first = start_labels(first, np.random.default_rng([seed, 0]))
+    first = _as_held(first, held_z, held_y, labels)
     region = (use != UNUSED) & (brain > 0)
     chain = Chain(labels, volume, pi, prior, *shapes, region, seed, held_z, held_y, full_every)
     return chain, start(chain, released(fit.theta, fit.labels, labels), first)
+
+
+def _as_held(labels: Labels, z: Held | None, y: Held | None, table: LabelTable) -> Labels:
+    """Labels with z and y where they are held, and core inside tumor, tumor inside the brain."""
+    if z is None and y is None:
+        return labels
+    brain = table.in_brain[labels.l]
+    new_z = labels.z if z is None else np.where(z >= 0, z, labels.z)
+    new_z = (new_z * brain).astype(np.uint8)
+    new_y = labels.y if y is None else np.where(y >= 0, y, labels.y)
+    return Labels(labels.l, new_z, (new_y * new_z).astype(np.uint8))
 
 
 def start(chain: Chain, theta: Theta, labels: Labels) -> State:
@@ -252,10 +266,43 @@ class Tally:
             votes += self.z - self.y
         return self._full(votes / np.float32(max(self.samples, 1)), np.float32)
 
+    def entropy(self) -> Field:
+        """(X, Y, Z) nats: entropy of the votes on l plus that of the votes on none, edema and core."""
+        out = np.zeros(len(self.at))
+        tumor = (self.samples - self.z.astype(int), self.z.astype(int) - self.y, self.y)
+        for votes in (*self.l, *tumor):
+            p = votes / max(self.samples, 1)
+            out -= p * np.log(np.where(p > 0, p, 1))
+        return self._full(out, np.float32)
+
+    def arrays(self) -> dict[str, npt.NDArray]:
+        """All counts, to be stored."""
+        volumes = np.array(self.volumes, np.int64).reshape(self.samples, self.labels.K + 2)
+        return {"l": self.l, "z": self.z, "y": self.y, "volumes": volumes}
+
+    def restore(self, arrays: Mapping[str, npt.NDArray]) -> None:
+        """Take over the counts of `arrays`."""
+        self.l, self.z, self.y = (arrays[name].copy() for name in "lzy")
+        self.volumes = list(arrays["volumes"])
+        self.samples = len(self.volumes)
+
     def _full(self, values: npt.NDArray, dtype: npt.DTypeLike) -> npt.NDArray:
         out = np.zeros(self.shape, dtype)
         out.ravel()[self.at] = values
         return out
+
+
+def pooled(tallies: Sequence[Tally]) -> Tally:
+    """The samples of several chains on the same voxels as if one had drawn them."""
+    if len(tallies) == 1:
+        return tallies[0]
+    first = tallies[0]
+    out = Tally(first.labels, np.zeros(first.shape, np.uint8))
+    out.at = first.at
+    out.l, out.z, out.y = (sum(getattr(t, name) for t in tallies) for name in "lzy")
+    out.volumes = [row for t in tallies for row in t.volumes]
+    out.samples = len(out.volumes)
+    return out
 
 
 def to_arrays(state: State) -> dict[str, npt.NDArray]:
@@ -289,7 +336,7 @@ def _key(rng: np.random.Generator) -> int:
     return int(rng.integers(0, 2**63))
 
 
-def _held(field: Field, region: npt.NDArray[np.bool_], held: npt.NDArray[np.int8] | None) -> Field:
+def _held(field: Field, region: npt.NDArray[np.bool_], held: Held | None) -> Field:
     """The field with tumor impossible outside the region, and decided where it is held."""
     field = np.where(region, field, np.float32(-np.inf))
     if held is not None:

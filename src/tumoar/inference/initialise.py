@@ -25,17 +25,23 @@ MARGIN = 10.0
 
 
 def voxels_in_use(
-    D: Array, background: Array, brain: Array, spacing: Sequence[float]
+    D: Array,
+    background: Array,
+    brain: Array,
+    spacing: Sequence[float],
+    excluded: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.uint8]:
     """(X, Y, Z) how each voxel takes part: near the atlas' head, with data where every contrast has some.
 
     `background` and `brain` (X, Y, Z) are prior probabilities. A voxel of the brain without data is labeled
-    by the prior alone; elsewhere it takes no part.
+    by the prior alone; elsewhere, and where it is `excluded`, it takes no part.
     """
     inside = ndimage.binary_fill_holes(background <= 0.5)
     distance = ndimage.distance_transform_edt(~inside, sampling=spacing)
     near = distance <= MARGIN
     seen = np.isfinite(D).all(0)
+    if excluded is not None:
+        near &= ~excluded
     use = np.where(near & seen, WITH_DATA, UNUSED)
     return np.where(near & ~seen & (brain > 0.5), WITHOUT_DATA, use).astype(np.uint8)
 

@@ -1,0 +1,121 @@
+"""What a segmentation delivers: labels, vote fractions, and volumes with credible intervals.
+
+Labels are votes over the samples, on each variable separately (section 2.3.1): l, whether or not tumor
+covers it; z; y. The exclusive label map shows tumor over anatomy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.config import Config
+from tumoar.image import Case
+from tumoar.inference.affine import AffineResult
+from tumoar.inference.gem import Fit
+from tumoar.inference.gibbs import Info, Tally, Votes, pooled
+from tumoar.labels import LabelTable, Organ
+from tumoar.model.gmm import Theta
+
+Field = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Volumes of one structure in the samples, cm³."""
+
+    samples: npt.NDArray[np.float64]
+
+    @property
+    def mean(self) -> float:
+        """Posterior mean."""
+        return float(self.samples.mean())
+
+    @property
+    def sd(self) -> float:
+        """Posterior standard deviation."""
+        return float(self.samples.std())
+
+    def interval(self, share: float = 0.90) -> tuple[float, float]:
+        """Central credible interval."""
+        low, high = np.quantile(self.samples, [(1 - share) / 2, (1 + share) / 2])
+        return float(low), float(high)
+
+
+@dataclass(frozen=True, eq=False)
+class Segmentation:
+    """One patient's result on the case's grid; `infos` are the traces of the chains, `theta` a last sample.
+
+    The deformation of the atlas is a point estimate, so that the uncertainty of organs is understated.
+    """
+
+    case: Case
+    table: LabelTable
+    placement: AffineResult
+    fit: Fit
+    theta: Theta
+    tallies: tuple[Tally, ...]
+    infos: tuple[tuple[Info, ...], ...]
+    config: Config
+    seed: int
+    seconds: Mapping[str, float]
+
+    @cached_property
+    def tally(self) -> Tally:
+        """The samples of all chains together."""
+        return pooled(self.tallies)
+
+    @cached_property
+    def votes(self) -> Votes:
+        """l, z, y by vote."""
+        return self.tally.vote()
+
+    @cached_property
+    def labels(self) -> npt.NDArray[np.uint8]:
+        """(X, Y, Z) the exclusive label map: tumor over anatomy."""
+        return exclusive(self.table, self.votes)
+
+    def mask(self, organ: str) -> Mask:
+        """Where the vote sees an organ, by TG-263 name; organs are not cut by tumor."""
+        return organ_mask(self.table, self.table.organ(organ), self.votes)
+
+    def probability(self, organ: str) -> Field:
+        """(X, Y, Z) share of the samples in which a voxel belongs to an organ."""
+        row = self.table.organ(organ)
+        return self.tally.fraction(row.structures, row.tumor)
+
+    def volume(self, organ: str) -> Volume:
+        """The organ's volume, sample by sample."""
+        row, K = self.table.organ(organ), self.table.K
+        tumor = {"edema": K, "core": K + 1}
+        columns = [self.table.l(s) for s in row.structures] + [tumor[t] for t in row.tumor]
+        counts = np.array(self.tally.volumes)[:, columns].sum(1)
+        return Volume(counts * self.case.grid.voxel_volume / 1000)
+
+    def entropy(self) -> Field:
+        """(X, Y, Z) nats: of the votes on structures, plus of those on tumor (none, edema, core)."""
+        return self.tally.entropy()
+
+
+def exclusive(table: LabelTable, votes: Votes) -> npt.NDArray[np.uint8]:
+    """Indices of the label table, tumor over anatomy."""
+    index = {t.name: t.index for t in table.tumor}
+    out = table.indices[votes.l]
+    out[votes.z == 1] = index["edema"]
+    out[votes.y == 1] = index["core"]
+    return out
+
+
+def organ_mask(table: LabelTable, organ: Organ, votes: Votes) -> Mask:
+    """Where votes see an organ, whether or not tumor covers it."""
+    out = np.isin(votes.l, [table.l(s) for s in organ.structures])
+    if "core" in organ.tumor:
+        out |= votes.y == 1
+    if "edema" in organ.tumor:
+        out |= (votes.z == 1) & (votes.y == 0)
+    return out

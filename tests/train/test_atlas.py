@@ -10,7 +10,7 @@ from ball_maps import shifted
 
 from tumoar.labels import default_labels
 from tumoar.numerics import tetra
-from tumoar.train.atlas import AtlasSettings, Level, fit, plan, to_atlas, train
+from tumoar.train.atlas import REACH, AtlasSettings, Level, fit, plan, to_atlas, train
 
 SETTINGS = AtlasSettings(levels=(Level((8.0,), 2), Level((3.0, 4.0, 5.0), 3)), polish=1)
 
@@ -94,22 +94,25 @@ def test_untrained_label_is_added_in_the_brain_only_or_everywhere(run):
     np.testing.assert_allclose(atlas.box, [[-16] * 3, [16] * 3])
 
 
-def test_only_nodes_that_saw_nothing_but_background_are_certain(run):
-    """Everything else keeps what training gave it, also for labels not seen there yet."""
+def test_labels_are_possible_near_where_a_head_has_them_and_nowhere_else(run):
+    """There they keep what training gave them, also where they were not seen themselves."""
     maps, steps = run
     labels, state = default_labels(), steps[-1][0]
     atlas = to_atlas(state, maps, labels, SETTINGS, {})
-    others = np.zeros(len(state.reference), bool)
+    trained = [s.trained for s in labels.structures]
+    alpha = atlas.alpha[:, trained]
+    possible = np.zeros_like(alpha, bool)
     for x, values in zip(state.positions, maps):
         owners = tetra.owners(x, state.tetrahedra, values.shape)
-        others[state.tetrahedra[owners[values > 0]]] = True
-    certain = atlas.alpha[:, 0] == 1
-    np.testing.assert_array_equal(certain, ~others)
-    assert certain.any()
-    trained = [s.trained for s in labels.structures]
-    kept = atlas.alpha[~certain][:, trained]
-    np.testing.assert_allclose(kept / kept.sum(1, keepdims=True), state.alpha[~certain], rtol=1e-5)
-    assert kept.min() > 0
+        for k in np.unique(values):
+            seen = state.reference[np.unique(state.tetrahedra[owners[values == k]])]
+            distance = np.linalg.norm(state.reference[:, None] - seen, axis=2).min(1)
+            possible[:, k] |= distance <= REACH
+    np.testing.assert_array_equal(alpha > 0, possible)
+    assert (alpha[:, 0] == 1).any()
+    expected = np.where(possible, state.alpha, 0)
+    expected /= expected.sum(1, keepdims=True)
+    np.testing.assert_allclose(alpha / alpha.sum(1, keepdims=True), expected, rtol=1e-5)
 
 
 def test_values_beyond_the_table_are_refused(run):

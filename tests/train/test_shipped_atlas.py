@@ -10,6 +10,7 @@ import pytest
 from tumoar.io.store import load_atlas
 from tumoar.labels import default_labels
 from tumoar.numerics import tetra
+from tumoar.train.atlas import AtlasSettings
 from tumoar.train.mesh import quality
 
 LABELS = default_labels()
@@ -30,7 +31,9 @@ def pi(atlas):
 def test_card_tells_heads_command_seed_and_license(atlas):
     card = atlas.provenance
     assert len(card["heads"]) == 10
+    assert card["held_out"] == ["head_10.nii.gz", "head_20.nii.gz"]
     assert not set(card["heads"]) & set(card["held_out"])
+    assert card["figures"]["nodes"] == len(atlas.nodes)
     assert "tumoar train atlas" in card["command"]
     assert card["seed"] == 0
     assert "Apache-2.0" in card["source"]
@@ -42,7 +45,7 @@ def test_labels_are_those_of_the_package(atlas):
 
 
 def test_no_tetrahedron_is_flat(atlas):
-    assert quality(atlas.nodes, atlas.tetrahedra).min() > 0.02
+    assert quality(atlas.nodes, atlas.tetrahedra).min() >= AtlasSettings().min_quality
     volumes = tetra.volumes(atlas.nodes, atlas.tetrahedra)
     assert volumes.min() > 0
     assert volumes.sum() == pytest.approx(np.prod(atlas.provenance["box"]), rel=1e-9)
@@ -73,6 +76,15 @@ def test_unspecified_tissue_lies_in_the_brain_alone(atlas):
     added = atlas.alpha[:, l] > 0
     assert (brain[added] * 1.01 > 0.999e-3).all()
     assert (brain[~added] < 1.001e-3).all()
+
+
+def test_eyes_are_impossible_in_the_brain_and_brain_in_air(atlas):
+    eyes = [LABELS.l(f"{side} eye {part}") for side in ("left", "right") for part in ("tissue", "fluid")]
+    back = atlas.nodes[:, 1] < atlas.nodes[:, 1].mean() - 20
+    assert not atlas.alpha[np.ix_(back, eyes)].any()
+    corner = (np.abs(atlas.nodes) > 0.9 * atlas.box[1]).all(1)
+    assert corner.any()
+    assert (atlas.alpha[corner, 0] == 1).all()
 
 
 def test_nodes_are_dense_at_borders_and_sparse_elsewhere(atlas, pi):

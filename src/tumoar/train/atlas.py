@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage as ndi
+from scipy.spatial import cKDTree
 
 from tumoar.labels import LabelTable
 from tumoar.model.atlas import Atlas
@@ -29,6 +30,9 @@ Maps = npt.NDArray[np.uint8]
 Nodes = npt.NDArray[np.float64]
 Tetrahedra = npt.NDArray[np.int32]
 Alpha = npt.NDArray[np.float32]
+
+REACH = 10.0
+"""Voxels (mm) from where some head has a label within which the finished atlas keeps it possible."""
 
 
 @dataclass(frozen=True)
@@ -192,15 +196,15 @@ def to_atlas(
     """The finished atlas, its world centered on the box, with the labels that were not trained added.
 
     These get `settings.untrained` at every node that may be brain (section 3.1 says each node: `everywhere`;
-    but then tumor would be possible in air), and the rest is scaled to sum to one. Nodes that have seen
-    nothing but background in any head are background for certain, so that fits may skip what lies around the
-    head; all others keep the kappa of labels they have not seen, for the next head will differ.
+    but then tumor would be possible in air), and the rest is scaled to sum to one. The next head will differ
+    from those trained, so labels keep their kappa where they were not seen, but within reach only: an eye in
+    the middle of the brain is no more possible than brain in air.
     """
     trained = np.array([s.trained for s in labels.structures])
     alpha = np.zeros((len(state.reference), labels.K))
-    alpha[:, trained] = state.alpha
     _, seen = tetra_labels.counts(state.positions, state.tetrahedra, state.alpha, maps, settings.floor)
-    alpha[(seen[:, 0] > 0) & ~seen[:, 1:].any(1)] = np.arange(labels.K) == 0
+    alpha[:, trained] = np.where(_near(state.reference, seen > 0, REACH), state.alpha, 0.0)
+    alpha /= alpha.sum(1, keepdims=True)
     support = everywhere | (alpha[:, trained & labels.in_brain].max(1) > settings.support)
     alpha[np.ix_(support, ~trained)] = settings.untrained
     alpha /= alpha.sum(1, keepdims=True)
@@ -331,6 +335,11 @@ def _probabilities(
         counts += settings.kappa
         alpha = (counts / counts.sum(1, keepdims=True)).astype(np.float32)
     return alpha, data
+
+
+def _near(nodes: Nodes, seen: npt.NDArray[np.bool_], reach: float) -> npt.NDArray[np.bool_]:
+    """(V, K) whether a label was seen at a node no farther away than this."""
+    return np.stack([cKDTree(nodes[at]).query(nodes)[0] <= reach for at in seen.T], 1)
 
 
 # ---- between meshes ----------------------------------------------------------------------------------------

@@ -93,6 +93,22 @@ def jittered(nodes, tetrahedra, amount, rng):
     return nodes + inner[:, None] * rng.uniform(-amount, amount, nodes.shape), tetrahedra
 
 
+def tied_meshes():
+    """Meshes whose nodes, edges and faces run through voxel centers, and near misses of that."""
+    rng = np.random.default_rng(1)
+    cells = (2, 2, 3)
+    for name, make in (("kuhn", kuhn), ("five", five), ("body-centered", body_centered)):
+        yield f"{name}-integer", make(cells, 2.0)
+        yield f"{name}-half", make(cells, 2.5, -0.5)
+        yield f"{name}-thirds", make(cells, 7 / 3, -1 / 3)
+        yield f"{name}-tenths", make(cells, 2.2, -0.1)
+        yield f"{name}-jittered", jittered(*make(cells, 2.0), 0.3, rng)
+        yield f"{name}-hair", jittered(*make(cells, 2.0), 1e-13, rng)
+    yield "delaunay", random_delaunay(25, 6, rng)
+    nodes, tetrahedra = random_delaunay(25, 6, rng)
+    yield "delaunay-rounded", oriented(np.rint(nodes * 8) / 8, tetrahedra)
+
+
 # ---- ownership in exact integer arithmetic -----------------------------------------------------------------
 
 GRAIN = 2**40

@@ -8,23 +8,7 @@ from tumoar.numerics import tetra
 SHAPE = (5, 5, 7)
 
 
-def tied_meshes():
-    """Meshes whose nodes, edges and faces run through voxel centers, and near misses of that."""
-    rng = np.random.default_rng(1)
-    cells = (2, 2, 3)
-    for name, make in (("kuhn", ref.kuhn), ("five", ref.five), ("body-centered", ref.body_centered)):
-        yield f"{name}-integer", make(cells, 2.0)
-        yield f"{name}-half", make(cells, 2.5, -0.5)
-        yield f"{name}-thirds", make(cells, 7 / 3, -1 / 3)
-        yield f"{name}-tenths", make(cells, 2.2, -0.1)
-        yield f"{name}-jittered", ref.jittered(*make(cells, 2.0), 0.3, rng)
-        yield f"{name}-hair", ref.jittered(*make(cells, 2.0), 1e-13, rng)
-    yield "delaunay", ref.random_delaunay(25, 6, rng)
-    nodes, tetrahedra = ref.random_delaunay(25, 6, rng)
-    yield "delaunay-rounded", ref.oriented(np.rint(nodes * 8) / 8, tetrahedra)
-
-
-TIED = dict(tied_meshes())
+TIED = dict(ref.tied_meshes())
 
 
 @pytest.mark.parametrize("name", TIED)

@@ -146,3 +146,9 @@ def test_mismatched_classes_are_refused():
     nodes, tetrahedra, alpha, L, _ = problem(9)
     with pytest.raises(ValueError, match="L must be"):
         tetra_cost.data_cost(nodes, tetrahedra, alpha[:, :3], L)
+
+
+def test_a_grid_too_long_for_the_lists_is_refused():
+    nodes, tetrahedra, alpha, _, _ = problem(9)
+    with pytest.raises(ValueError, match="axes of at most"):
+        tetra_cost.data_cost(nodes, tetrahedra, alpha, np.zeros((1, 1, 5000, C), np.float32))

@@ -40,7 +40,8 @@ BLOCK = 256
 PLAIN: tuple[Literal["C_CONTIGUOUS", "WRITEABLE"], ...] = ("C_CONTIGUOUS", "WRITEABLE")
 """What kernels ask of arrays, so that they are compiled once."""
 
-_GRAIN = 2.0**-40
+GRAIN = 2.0**-40
+"""Nodes are rounded to multiples of it."""
 _COARSE = 2.0**-8
 
 # Rows of the scratch array q after the first four; columns are the corners w, or the faces opposite to them.
@@ -72,7 +73,7 @@ def setup(q, nodes, corners):
     coarse = True
     for w in range(4):
         for d in range(3):
-            x = np.rint(nodes[corners[w], d] * (1.0 / _GRAIN)) * _GRAIN
+            x = np.rint(nodes[corners[w], d] * (1.0 / GRAIN)) * GRAIN
             q[_CORNER + d, w] = x
             size = max(size, abs(x - q[_CORNER + d, 0]))
             coarse = coarse and x * (1.0 / _COARSE) == np.rint(x * (1.0 / _COARSE))
@@ -368,15 +369,17 @@ def _rasterize(nodes, tetrahedra, alpha, smallest, out, covered):
 @nb.njit(cache=True)
 def present_columns(alpha, corners, A, present):
     """Columns of alpha that some corner has, in `present`; their values in A (column, corner); how many."""
-    M = 0
+    # Unsigned: numba checks every other index for negative values.
+    n0, n1 = np.uint32(corners[0]), np.uint32(corners[1])
+    n2, n3 = np.uint32(corners[2]), np.uint32(corners[3])
+    M = np.uint64(0)
     for c in range(alpha.shape[1]):
-        a0, a1 = alpha[corners[0], c], alpha[corners[1], c]
-        a2, a3 = alpha[corners[2], c], alpha[corners[3], c]
+        a0, a1, a2, a3 = alpha[n0, c], alpha[n1, c], alpha[n2, c], alpha[n3, c]
         # Written in any case and kept if not zero: no branch to guess wrong.
         present[M] = c
         A[M, 0], A[M, 1], A[M, 2], A[M, 3] = a0, a1, a2, a3
-        M += int((a0 != 0.0) | (a1 != 0.0) | (a2 != 0.0) | (a3 != 0.0))
-    return M
+        M += np.uint64((a0 != 0.0) | (a1 != 0.0) | (a2 != 0.0) | (a3 != 0.0))
+    return np.int64(M)
 
 
 @nb.njit(parallel=True, cache=True)

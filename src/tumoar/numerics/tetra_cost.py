@@ -5,13 +5,14 @@ holds each voxel's likelihoods up to a factor per voxel (`likelihood_ratios`). A
 zero is not looked at. A voxel whose row is not, but for which the sum is zero, is impossible: the cost is
 +inf; no floor hides it.
 
-With barycentric coordinates b_w, f_w(i) = sum_c L_i(c) alpha[w, c] and S_i = sum_w b_w(i) f_w(i), moving
-corner v of the owning tetrahedron changes b_w by -b_v grad b_w, hence
+Inside a tetrahedron pi_i(c) is a linear function of the voxel's place. With barycentric coordinates b_w and
+S_i = sum_c L_i(c) pi_i(c), moving corner v of the owning tetrahedron changes b_w by -b_v grad b_w, hence
 
-    d(-log S_i) / d x_v = b_v(i) sum_w f_w(i) / S_i grad b_w,
+    d(-log S_i) / d x_v = b_v(i) sum_c L_i(c) / S_i grad pi(c),
 
-and a tetrahedron needs only the 4x4 moments of f_w / S with (i, j, k, 1). Shares are written per corner
-(T, 4, 3) and gathered per node: no two threads write to one place, and sums have one order.
+and a tetrahedron needs only the moments of L(c) / S with (x, y, z, 1), four for each class that its corners
+have. Shares are written per corner (T, 4, 3) and gathered per node: no two threads write to one place, and
+sums have one order.
 """
 
 from __future__ import annotations
@@ -23,6 +24,28 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.numerics.tetra import BLOCK, PLAIN, extent, plain, present_columns, rows, run, scratch, setup
+from tumoar.numerics.tetra_voxels import (
+    AT,
+    BASE,
+    FIRST,
+    GRAD_X,
+    GRAD_Y,
+    GRAD_Z,
+    GROUP,
+    LIST,
+    MORE,
+    PITCH,
+    X,
+    Y,
+    Z,
+    four,
+    group,
+    indices,
+    owned,
+    parts,
+    prepare,
+    values,
+)
 
 Nodes = npt.NDArray[np.float64]
 Tetrahedra = npt.NDArray[np.integer]
@@ -30,6 +53,9 @@ PerCorner = npt.NDArray[np.float64]
 
 LIMIT = 80.0
 """Nats by which a likelihood may differ from the reference class: what float32 holds with room for sums."""
+
+# Fields of W: S or its inverse; the likelihoods of each class that the corners have.
+_SUM, _LIKELIHOOD = MORE, MORE + PITCH
 
 # nan and inf keep their meaning; sums may be contracted.
 _FLAGS = {"contract", "nsz"}
@@ -92,6 +118,10 @@ def data_cost(
     If `reference` is a class and L relative to it, tetrahedra certain of it cost nothing and are skipped.
     """
     alpha, L = _classes(alpha, L)
+    if max(L.shape[:3]) > LIST or L[..., 0].size >= 2**31:
+        raise ValueError(
+            f"a grid must have axes of at most {LIST} and fewer than 2^31 voxels, got {L.shape[:3]}"
+        )
     gradient = np.zeros((len(tetrahedra), 4, 3))
     cost = _data_cost(*plain(nodes, tetrahedra), alpha, L.reshape(-1), L.shape[:3], reference, gradient)
     return float(cost.sum()), gradient
@@ -120,94 +150,122 @@ def _classes(
     return np.require(alpha, np.float32, PLAIN), np.require(L, np.float32, PLAIN)
 
 
-@nb.njit(cache=True)
-def _masked(row):
-    return not np.any(row)
-
-
 @nb.njit(parallel=True, cache=True, error_model="numpy", fastmath=_FLAGS)
 def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
-    """L is flat: one index costs less to check than four."""
-    X, Y, Z = shape
+    """L is flat. Loops over voxels are short and plain: vector instructions do them."""
     T, C = len(tetrahedra), alpha.shape[1]
     cost = np.zeros((T + BLOCK - 1) // BLOCK)
     for block in nb.prange(len(cost)):
-        q = scratch()
-        A = np.empty((C, 4))
+        q, G, N, W = scratch(), group(), indices(), values(1 + C)
+        A, B, Q = np.empty((C, 4)), np.empty((C, 4)), np.empty((C, 4))
         present = np.empty(C, np.int64)
-        Q = np.empty((4, 4))
         total = 0.0
         product = 1.0
-        for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
-            if not setup(q, nodes, tetrahedra[t]) > 0.0:
-                total = np.inf
-                continue
-            M = present_columns(alpha, tetrahedra[t], A, present)
-            if M == 1 and present[0] == reference:
-                continue
-            Q[:] = 0.0
-            for i in range(*extent(q, 0, X)):
-                for j in range(*rows(q, i, Y)):
-                    lo, hi = run(q, i, j, Z)
-                    if lo >= hi:
-                        continue
-                    r0 = q[0, 0] * i + q[0, 1] * j + q[0, 3]
-                    r1 = q[1, 0] * i + q[1, 1] * j + q[1, 3]
-                    r2 = q[2, 0] * i + q[2, 1] * j + q[2, 3]
-                    r3 = q[3, 0] * i + q[3, 1] * j + q[3, 3]
-                    g0, g1, g2, g3 = q[0, 2], q[1, 2], q[2, 2], q[3, 2]
-                    s0 = s1 = s2 = s3 = 0.0
-                    m0 = m1 = m2 = m3 = 0.0
-                    for k in range(lo, hi):
-                        at = ((i * Y + j) * Z + k) * C
-                        f0 = f1 = f2 = f3 = 0.0
-                        for m in range(M):
-                            l = np.float64(L[at + present[m]])
-                            f0 += l * A[m, 0]
-                            f1 += l * A[m, 1]
-                            f2 += l * A[m, 2]
-                            f3 += l * A[m, 3]
-                        # A center on a face may come out a rounding error outside.
-                        S = (
-                            max(r0 + g0 * k, 0.0) * f0
-                            + max(r1 + g1 * k, 0.0) * f1
-                            + max(r2 + g2 * k, 0.0) * f2
-                            + max(r3 + g3 * k, 0.0) * f3
-                        )
-                        if S == 0.0 and _masked(L[at : at + C]):
+        end = min(T, (block + 1) * BLOCK)
+        for first in range(block * BLOCK, end, GROUP):
+            last = min(end, first + GROUP)
+            prepare(G, nodes, tetrahedra, first, last, shape)
+            for t in range(first, last):
+                lane = t - first
+                if not four(G, lane, FIRST)[3] > 0.0:
+                    total = np.inf
+                    continue
+                M = present_columns(alpha, tetrahedra[t], A, present)
+                if M == 1 and present[0] == reference:
+                    continue
+                _interpolants(G, lane, A, M, B)
+                Q[:M] = 0.0
+                for part in range(parts(G, lane)):
+                    n = owned(G, lane, part, q, nodes, tetrahedra[t], shape, N, W)
+                    _sums(L, C, present, M, B, n, N, W)
+                    for v in range(n):
+                        S = W[_SUM + v]
+                        if S == 0.0 and _masked(L, np.int64(N[AT + v]) * C, C):
                             continue
                         product *= S
                         if not 1e-200 < product < 1e200:  # one logarithm for many voxels
                             total -= np.log(product)
                             product = 1.0
-                        S = 1.0 / S
-                        f0 *= S
-                        f1 *= S
-                        f2 *= S
-                        f3 *= S
-                        s0 += f0
-                        s1 += f1
-                        s2 += f2
-                        s3 += f3
-                        m0 += f0 * k
-                        m1 += f1 * k
-                        m2 += f2 * k
-                        m3 += f3 * k
-                    for w, s, m in ((0, s0, m0), (1, s1, m1), (2, s2, m2), (3, s3, m3)):
-                        Q[w, 0] += s * i
-                        Q[w, 1] += s * j
-                        Q[w, 2] += m
-                        Q[w, 3] += s
-            for v in range(4):
-                x = y = z = 0.0
-                for w in range(4):
-                    m = q[v, 0] * Q[w, 0] + q[v, 1] * Q[w, 1] + q[v, 2] * Q[w, 2] + q[v, 3] * Q[w, 3]
-                    x += m * q[w, 0]
-                    y += m * q[w, 1]
-                    z += m * q[w, 2]
-                gradient[t, v, 0], gradient[t, v, 1], gradient[t, v, 2] = x, y, z
+                    _moments(M, n, W, Q)
+                _shares(G, lane, M, B, Q, gradient[t])
         cost[block] = total - np.log(product)
     return cost
+
+
+@nb.njit(cache=True)
+def _masked(L, at, C):
+    return not np.any(L[at : at + C])
+
+
+@nb.njit(cache=True, fastmath=_FLAGS, forceinline=True)
+def _interpolants(G, lane, A, M, B):
+    """B (M, 4): pi of class m is B[m] . (x, y, z, 1)."""
+    x0, x1, x2, x3 = four(G, lane, GRAD_X)
+    y0, y1, y2, y3 = four(G, lane, GRAD_Y)
+    z0, z1, z2, z3 = four(G, lane, GRAD_Z)
+    e0, e1, e2, e3 = four(G, lane, BASE)
+    for m in range(M):
+        a0, a1, a2, a3 = A[m, 0], A[m, 1], A[m, 2], A[m, 3]
+        B[m, 0] = a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
+        B[m, 1] = a0 * y0 + a1 * y1 + a2 * y2 + a3 * y3
+        B[m, 2] = a0 * z0 + a1 * z1 + a2 * z2 + a3 * z3
+        B[m, 3] = a0 * e0 + a1 * e1 + a2 * e2 + a3 * e3
+
+
+@nb.njit(cache=True, fastmath=_FLAGS, forceinline=True)
+def _sums(L, C, present, M, B, n, N, W):
+    """S of each listed voxel; the likelihoods it needs are kept."""
+    padded = (n + 3) // 4 * 4
+    for v in range(padded):
+        W[_SUM + v] = 0.0
+    for m in range(M):
+        column = _LIKELIHOOD + m * PITCH
+        # Reading from all over L stands alone: no vector instruction does it.
+        for v in range(n):
+            W[column + v] = L[np.uint64(np.int64(N[AT + v]) * C + present[m])]
+        for v in range(n, n + 3):
+            W[column + v] = 0.0
+        bx, by, bz, b = B[m, 0], B[m, 1], B[m, 2], B[m, 3]
+        for v in range(padded):
+            # A center on a face may come out a rounding error outside.
+            pi = max(bx * W[X + v] + by * W[Y + v] + bz * W[Z + v] + b, 0.0)
+            W[_SUM + v] += W[column + v] * pi
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath=_FLAGS | {"reassoc"}, forceinline=True)
+def _moments(M, n, W, Q):
+    """Add to Q (M, 4) the sums of L / S (x, y, z, 1); S is overwritten by its inverse, 0 where masked."""
+    padded = (n + 3) // 4 * 4
+    for v in range(padded):
+        S = W[_SUM + v]
+        W[_SUM + v] = 1.0 / S if S > 0.0 else 0.0
+    for m in range(M):
+        column = _LIKELIHOOD + m * PITCH
+        x = y = z = s = 0.0
+        for v in range(padded):
+            ratio = W[column + v] * W[_SUM + v]
+            x += ratio * W[X + v]
+            y += ratio * W[Y + v]
+            z += ratio * W[Z + v]
+            s += ratio
+        Q[m, 0] += x
+        Q[m, 1] += y
+        Q[m, 2] += z
+        Q[m, 3] += s
+
+
+@nb.njit(cache=True, fastmath=_FLAGS, forceinline=True)
+def _shares(G, lane, M, B, Q, gradient):
+    """The gradient (4, 3) at each corner v: sum over classes of (b_v . Q[m]) grad pi_m."""
+    bx, by, bz, b = four(G, lane, GRAD_X), four(G, lane, GRAD_Y), four(G, lane, GRAD_Z), four(G, lane, BASE)
+    for v in range(4):
+        x = y = z = 0.0
+        for m in range(M):
+            weight = bx[v] * Q[m, 0] + by[v] * Q[m, 1] + bz[v] * Q[m, 2] + b[v] * Q[m, 3]
+            x += weight * B[m, 0]
+            y += weight * B[m, 1]
+            z += weight * B[m, 2]
+        gradient[v, 0], gradient[v, 1], gradient[v, 2] = x, y, z
 
 
 @nb.njit(parallel=True, cache=True, error_model="numpy", fastmath=_FLAGS)

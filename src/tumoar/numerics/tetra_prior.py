@@ -19,6 +19,9 @@ Nodes = npt.NDArray[np.float64]
 Tetrahedra = npt.NDArray[np.integer]
 PerCorner = npt.NDArray[np.float64]
 
+_GROUP = 32
+"""Tetrahedra treated at once by vector instructions; divides `BLOCK`."""
+
 
 def elastic_energy(
     nodes: Nodes,
@@ -56,95 +59,151 @@ def shorten(nodes: Nodes, step: Nodes, tetrahedra: Tetrahedra, fraction: float, 
     return step * scale[:, None]
 
 
-@nb.njit(cache=True)
-def _edges(nodes, corners, E):
-    """E (3, 3): columns are the edges from corner 0; returns the determinant, 6 volumes."""
-    for d in range(3):
-        for w in range(3):
-            E[d, w] = nodes[corners[w + 1], d] - nodes[corners[0], d]
-    return _det(E)
+# ---- 3x3 matrices as tuples, row by row: loops over them become vector instructions ------------------------
 
 
-@nb.njit(cache=True)
-def _det(M):
+@nb.njit(cache=True, forceinline=True)
+def _edges(nodes, corners):
+    """The edges from corner 0, as columns."""
+    o, a, b, c = corners[0], corners[1], corners[2], corners[3]
+    x, y, z = nodes[o, 0], nodes[o, 1], nodes[o, 2]
     return (
-        M[0, 0] * (M[1, 1] * M[2, 2] - M[1, 2] * M[2, 1])
-        + M[0, 1] * (M[1, 2] * M[2, 0] - M[1, 0] * M[2, 2])
-        + M[0, 2] * (M[1, 0] * M[2, 1] - M[1, 1] * M[2, 0])
-    )
+        nodes[a, 0] - x, nodes[b, 0] - x, nodes[c, 0] - x,
+        nodes[a, 1] - y, nodes[b, 1] - y, nodes[c, 1] - y,
+        nodes[a, 2] - z, nodes[b, 2] - z, nodes[c, 2] - z,
+    )  # fmt: skip
 
 
-@nb.njit(cache=True, error_model="numpy")
-def _invert(M, det, out):
-    """Inverse of a 3x3 matrix with this determinant."""
-    scale = 1.0 / det
-    for r in range(3):
-        for c in range(3):
-            r1, r2 = (r + 1) % 3, (r + 2) % 3
-            c1, c2 = (c + 1) % 3, (c + 2) % 3
-            out[c, r] = (M[r1, c1] * M[r2, c2] - M[r1, c2] * M[r2, c1]) * scale
+@nb.njit(cache=True, forceinline=True)
+def _det(M):
+    a, b, c, d, e, f, g, h, i = M
+    return a * (e * i - f * h) + b * (f * g - d * i) + c * (d * h - e * g)
 
 
-@nb.njit(cache=True)
-def _multiply(A, B, out):
-    for r in range(3):
-        for c in range(3):
-            out[r, c] = A[r, 0] * B[0, c] + A[r, 1] * B[1, c] + A[r, 2] * B[2, c]
+@nb.njit(cache=True, error_model="numpy", forceinline=True)
+def _inverse(M, det):
+    a, b, c, d, e, f, g, h, i = M
+    s = 1.0 / det
+    return (
+        (e * i - f * h) * s, (c * h - b * i) * s, (b * f - c * e) * s,
+        (f * g - d * i) * s, (a * i - c * g) * s, (c * d - a * f) * s,
+        (d * h - e * g) * s, (b * g - a * h) * s, (a * e - b * d) * s,
+    )  # fmt: skip
 
 
-@nb.njit(parallel=True, cache=True, error_model="numpy")
+@nb.njit(cache=True, forceinline=True)
+def _product(M, N):
+    a, b, c, d, e, f, g, h, i = M
+    j, k, l, m, n, o, p, q, r = N
+    return (
+        a * j + b * m + c * p, a * k + b * n + c * q, a * l + b * o + c * r,
+        d * j + e * m + f * p, d * k + e * n + f * q, d * l + e * o + f * r,
+        g * j + h * m + i * p, g * k + h * n + i * q, g * l + h * o + i * r,
+    )  # fmt: skip
+
+
+@nb.njit(cache=True, forceinline=True)
+def _transpose(M):
+    a, b, c, d, e, f, g, h, i = M
+    return a, d, g, b, e, h, c, f, i
+
+
+@nb.njit(cache=True, forceinline=True)
+def _combine(s, M, t, N, u, O):
+    """s M + t N + u O."""
+    a, b, c, d, e, f, g, h, i = M
+    j, k, l, m, n, o, p, q, r = N
+    A, B, C, D, E, F, G, H, I = O
+    return (
+        s * a + t * j + u * A, s * b + t * k + u * B, s * c + t * l + u * C,
+        s * d + t * m + u * D, s * e + t * n + u * E, s * f + t * o + u * F,
+        s * g + t * p + u * G, s * h + t * q + u * H, s * i + t * r + u * I,
+    )  # fmt: skip
+
+
+@nb.njit(cache=True, forceinline=True)
+def _squares(M):
+    a, b, c, d, e, f, g, h, i = M
+    return a * a + b * b + c * c + d * d + e * e + f * f + g * g + h * h + i * i
+
+
+@nb.njit(cache=True, forceinline=True)
+def _get(G, lane):
+    g = _GROUP
+    return (
+        G[lane], G[lane + g], G[lane + 2 * g],
+        G[lane + 3 * g], G[lane + 4 * g], G[lane + 5 * g],
+        G[lane + 6 * g], G[lane + 7 * g], G[lane + 8 * g],
+    )  # fmt: skip
+
+
+@nb.njit(cache=True, forceinline=True)
+def _put(G, lane, M):
+    for entry in range(9):
+        G[entry * _GROUP + lane] = M[entry]
+
+
+# ---- kernels -----------------------------------------------------------------------------------------------
+
+
+@nb.njit(parallel=True, cache=True, error_model="numpy", fastmath={"contract"})
 def _elastic_energy(nodes, reference, tetrahedra, stiffness, gradient):
     T = len(tetrahedra)
     energy = np.zeros((T + BLOCK - 1) // BLOCK)
     for block in nb.prange(len(energy)):
-        E, R, D, J = np.empty((3, 3)), np.empty((3, 3)), np.empty((3, 3)), np.empty((3, 3))
-        I, P, G = np.empty((3, 3)), np.empty((3, 3)), np.empty((3, 3))
-        for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
-            corners = tetrahedra[t]
-            rest = _edges(reference, corners, R)
-            _invert(R, rest, D)
-            _edges(nodes, corners, E)
-            _multiply(E, D, J)
-            det = _det(J)
-            if not (det > 0.0 and rest > 0.0):
-                energy[block] = np.inf
-                continue
-            _invert(J, det, I)
-            strain = -6.0
-            for r in range(3):
-                for c in range(3):
-                    strain += J[r, c] ** 2 + I[r, c] ** 2
-            weight = stiffness * rest / 6.0
-            energy[block] += weight * (1.0 + det) * strain
-            # d det / dJ = det I'; d tr (J'J)^-1 / dJ = -2 I' I I'  (with I = J^-1)
-            for r in range(3):
-                for c in range(3):
-                    P[r, c] = I[0, r] * I[0, c] + I[1, r] * I[1, c] + I[2, r] * I[2, c]  # I'I
-            for r in range(3):
-                for c in range(3):
-                    inner = P[r, 0] * I[c, 0] + P[r, 1] * I[c, 1] + P[r, 2] * I[c, 2]
-                    G[r, c] = weight * (det * I[c, r] * strain + 2.0 * (1.0 + det) * (J[r, c] - inner))
-            for d in range(3):
-                for w in range(3):
-                    g = G[d, 0] * D[w, 0] + G[d, 1] * D[w, 1] + G[d, 2] * D[w, 2]
-                    gradient[t, w + 1, d] += g
-                    gradient[t, 0, d] -= g
+        E, R, each = np.empty(9 * _GROUP), np.empty(9 * _GROUP), np.empty(_GROUP)
+        end = min(T, (block + 1) * BLOCK)
+        for first in range(block * BLOCK, end, _GROUP):
+            count = min(_GROUP, end - first)
+            for lane in range(count):
+                _put(E, lane, _edges(nodes, tetrahedra[first + lane]))
+                _put(R, lane, _edges(reference, tetrahedra[first + lane]))
+            _energies(E, R, stiffness, each)
+            for lane in range(count):
+                energy[block] += each[lane]
+                share = gradient[first + lane]
+                for d in range(3):
+                    at = 3 * d * _GROUP + lane
+                    g1, g2, g3 = E[at], E[at + _GROUP], E[at + 2 * _GROUP]
+                    share[0, d] -= g1 + g2 + g3
+                    share[1, d] += g1
+                    share[2, d] += g2
+                    share[3, d] += g3
     return energy
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath={"contract"})
+def _energies(E, R, stiffness, each):
+    """Energies of a group; edges E are overwritten by the gradient in them."""
+    for lane in range(_GROUP):
+        rest = _det(_get(R, lane))
+        D = _inverse(_get(R, lane), rest)
+        J = _product(_get(E, lane), D)
+        det = _det(J)
+        I = _inverse(J, det)
+        K = _transpose(I)
+        strain = _squares(J) + _squares(I) - 6.0
+        weight = stiffness * rest / 6.0
+        each[lane] = weight * (1.0 + det) * strain if det > 0.0 and rest > 0.0 else np.inf
+        # d det / dJ = det I'; d tr (J'J)^-1 / dJ = -2 I' I I'  (with I = J^-1)
+        pull = 2.0 * weight * (1.0 + det)
+        slope = _combine(weight * det * strain, K, pull, J, -pull, _product(_product(K, I), K))
+        _put(E, lane, _product(slope, _transpose(D)))
 
 
 @nb.njit(parallel=True, cache=True, error_model="numpy")
 def _elastic_curvature(reference, tetrahedra, stiffness, out):
     T = len(tetrahedra)
     for block in nb.prange((T + BLOCK - 1) // BLOCK):
-        R, D = np.empty((3, 3)), np.empty((3, 3))
         g = np.empty((4, 3))
         for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
-            rest = _edges(reference, tetrahedra[t], R)
-            _invert(R, rest, D)
+            edges = _edges(reference, tetrahedra[t])
+            rest = _det(edges)
+            D = _inverse(edges, rest)
             for d in range(3):
-                g[0, d] = -(D[0, d] + D[1, d] + D[2, d])
+                g[0, d] = -(D[d] + D[3 + d] + D[6 + d])
                 for w in range(3):
-                    g[w + 1, d] = D[w, d]
+                    g[w + 1, d] = D[3 * w + d]
             for w in range(4):
                 length = g[w, 0] ** 2 + g[w, 1] ** 2 + g[w, 2] ** 2
                 for d in range(3):
@@ -157,14 +216,13 @@ def _shrunk(nodes, step, scale, tetrahedra, fraction):
     T = len(tetrahedra)
     out = np.zeros(T, np.bool_)
     for block in nb.prange((T + BLOCK - 1) // BLOCK):
-        E = np.empty((3, 3))
+        moved = np.empty((4, 3))
+        own = np.arange(4)
         for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
             corners = tetrahedra[t]
-            before = _edges(nodes, corners, E)
-            c0 = corners[0]
-            for w in range(3):
-                c = corners[w + 1]
+            for w in range(4):
+                c = corners[w]
                 for d in range(3):
-                    E[d, w] += scale[c] * step[c, d] - scale[c0] * step[c0, d]
-            out[t] = not _det(E) >= fraction * before
+                    moved[w, d] = nodes[c, d] + scale[c] * step[c, d]
+            out[t] = not _det(_edges(moved, own)) >= fraction * _det(_edges(nodes, corners))
     return out

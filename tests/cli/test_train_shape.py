@@ -26,12 +26,12 @@ def masks(tmp_path):
 
 def test_training_writes_a_model_with_its_provenance(masks, tmp_path):
     out = tmp_path / "y.npz"
-    shape(masks, output=out, maps="y", core="2", steps=1, held_out=1, seed=3)
+    shape(masks, output=out, maps="y", core="2", steps=1, held_out=1, validation=1, seed=3)
     sections = load_sections(out)
     assert section_shape(sections, "shape_y", out).fast
     card = sections["shape_y"].card["provenance"]
-    assert len(card["subjects"]) == 2
-    assert len(card["held_out"]) == 1
+    assert sorted(card["subjects"] + card["validation"] + card["held_out"]) == ["p0-000", "p1-000", "p2-000"]
+    assert len(card["validation"]) == len(card["held_out"]) == 1
     assert card["mean_mm3"]["core"] < card["mean_mm3"]["edema"]
     both = tmp_path / "model.npz"
     with pytest.raises(UsageError, match="two of the files"):

@@ -28,6 +28,7 @@ def shape(
     ] = "recovery",
     steps: Annotated[int | None, typer.Option(help="Gradient steps (default: those of the rule).")] = None,
     held_out: Annotated[int, typer.Option(help="Patients to hold out for tests.")] = 30,
+    validation: Annotated[int, typer.Option(help="Further patients not trained on, to watch it.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 2019,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder for checkpoints; a run found there is resumed.")
@@ -41,6 +42,7 @@ def shape(
     from tumoar.io.store import save_sections
     from tumoar.model.shape.crbm import sparse
     from tumoar.train.shape import PAPER, ShapeTraining
+    from tumoar.train.shape_data import split_by_patient
 
     if not maps or set(maps) - set("zy"):
         raise UsageError("maps", "maps must be z, y or zy", found=maps)
@@ -51,18 +53,21 @@ def shape(
     shapes = read_shapes(masks, labels)
     sections = {}
     for name in maps:
-        used, held = split(shapes[name], held_out, seed)
+        rest, held = split_by_patient(shapes[name], held_out, seed)
+        used, watched = split_by_patient(rest, validation, seed + 1)
         checkpoint = None if checkpoints is None else checkpoints / f"shape_{name}.npz"
-        state = _train(used, config, seed, checkpoint, name)
+        state = _train(used, watched, config, seed, checkpoint, name)
         sections[f"shape_{name}"] = shape_section(
             sparse(state.model),
             {
-                "command": f"tumoar train shape --maps {name} --rule {rule} --seed {seed}",
+                "command": f"tumoar train shape MASKS --maps {name} --core {core} --rule {rule} "
+                f"--steps {config.steps} --held-out {held_out} --validation {validation} --seed {seed}",
                 "version": __version__,
                 "training": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()},
                 "subjects": sorted(s.name for s in used),
+                "validation": sorted(s.name for s in watched),
                 "held_out": sorted(s.name for s in held),
-                "mean_mm3": tumor_volumes(shapes, {s.patient for s in held}),
+                "mean_mm3": tumor_volumes(shapes, {s.patient for s in (*held, *watched)}),
             },
         )
     typer.echo(f"{output} {save_sections(output, sections)}")
@@ -82,13 +87,6 @@ def combine(
                 raise UsageError("sections", f"section {name} is in two of the files", file=path)
             sections[name] = section
     typer.echo(f"{output} {save_sections(output, sections)}")
-
-
-def split(shapes: list[Shape], held_out: int, seed: int) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
-    """Shapes to train on, and those of held-out patients."""
-    from tumoar.train.shape_data import split_by_patient
-
-    return split_by_patient(shapes, held_out, seed)
 
 
 def read_shapes(paths: list[Path], core: list[int]) -> dict[str, list[Shape]]:
@@ -133,7 +131,12 @@ def _labels(path: Path) -> Any:
 
 
 def _train(
-    shapes: tuple[Shape, ...], config: ShapeTraining, seed: int, checkpoint: Path | None, name: str
+    shapes: tuple[Shape, ...],
+    unseen: tuple[Shape, ...],
+    config: ShapeTraining,
+    seed: int,
+    checkpoint: Path | None,
+    name: str,
 ) -> State:
     import numpy as np
     from rich.progress import Progress
@@ -146,8 +149,9 @@ def _train(
     state = begin
     with Progress() as progress:
         bar = progress.add_task(name, total=config.steps, completed=begin.step)
-        for state, info in training.train(shapes, config, begin):
-            progress.update(bar, completed=info.step, description=f"{name} error {info.error:.3f}")
+        for state, info in training.train(shapes, config, begin, unseen):
+            about = f"{name} error {info.error:.3f} volume {info.volume:.2f} free-energy gap {info.gap:.3f}"
+            progress.update(bar, completed=info.step, description=about)
             if checkpoint is not None and state.step % EVERY == 0:
                 temporary = checkpoint.with_suffix(".part.npz")
                 arrays: dict[str, Any] = training.to_arrays(state)

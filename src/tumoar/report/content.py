@@ -1,0 +1,143 @@
+"""What the report shows, as plain values: numbers, texts, volumes and pictures.
+
+Nothing here says where a file lay or what it was called: both may hold a patient's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from tumoar.image import Case, Input
+from tumoar.labels import LabelTable, Organ
+from tumoar.quality import Note
+from tumoar.report.intensity import bias_fields, intensity_models
+from tumoar.report.pictures import pictures
+from tumoar.report.volumes import center, contrast_volumes, label_volume, map_volumes
+from tumoar.result import Segmentation
+
+FORMAT = 1
+FROM_MANIFEST = ("version", "model", "threads", "peak_gb", "python", "libraries")
+"""What a manifest adds to a result; the rest of it names files, or stands in the result."""
+
+
+def report_data(result: Segmentation, notes: Sequence[Note], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything the page shows, as JSON values; volumes are gzipped NIfTI and pictures PNG, in base64.
+
+    Of the manifest it takes what `FROM_MANIFEST` names, the "stamps" of a run that was not the full one, and
+    dose curves under "dose", if there are any: a list of {"name", "color", "dose" (Gy), "volume" (%)}, with
+    "low" and "high" (%) for a band.
+    """
+    grid, legend = result.case.grid, _legend(result)
+    return {
+        "format": FORMAT,
+        "status": "NEEDS REVIEW" if notes else "OK",
+        "stamps": [str(stamp) for stamp in manifest.get("stamps", ())],
+        "notes": [{"id": note.id, "text": note.text} for note in notes],
+        "grid": {"shape": list(grid.shape), "affine": grid.affine.tolist()},
+        "center": grid.world(center(result)).tolist(),
+        "contrasts": contrast_volumes(result),
+        "labels": label_volume(result),
+        "maps": map_volumes(result, {o.name: organ_color(result.table, o) for o in result.table.organs}),
+        "legend": legend,
+        "volumes": _volumes(result),
+        "intensity": intensity_models(result),
+        "bias": bias_fields(result),
+        "inputs": [_registration(given, result.case) for given in result.case.inputs],
+        "placement": {name: float(value) for name, value in result.placement.quality.items()},
+        "convergence": _convergence(result),
+        "pictures": pictures(result, legend),
+        "dose": [dict(curve) for curve in manifest.get("dose", ())],
+        "settings": {**_flat(result.config.model_dump(mode="json")), "seed": result.seed},
+        "seconds": {name: float(value) for name, value in result.seconds.items()},
+        "run": _flat({name: manifest[name] for name in FROM_MANIFEST if name in manifest}),
+    }
+
+
+def organ_color(table: LabelTable, organ: Organ) -> str:
+    """The color of an organ's first part."""
+    if organ.tumor:
+        return next(t.color for t in table.tumor if t.name == organ.tumor[0])
+    return table.structures[table.l(organ.structures[0])].color
+
+
+def _legend(result: Segmentation) -> list[dict[str, Any]]:
+    """Labels that occur, tumor first; shown from the start are those that make an organ of few parts."""
+    table = result.table
+    counts = np.bincount(result.labels.ravel(), minlength=256)
+    small = {s for o in table.organs if len(o.structures) <= 2 for s in o.structures}
+    rows = [(t.index, t.name, t.color, True) for t in table.tumor]
+    rows += [(s.index, s.name, s.color, s.name in small) for s in table.structures if s.index]
+    return [
+        {"index": index, "name": name, "color": color, "shown": shown}
+        for index, name, color, shown in rows
+        if counts[index]
+    ]
+
+
+def _volumes(result: Segmentation) -> list[dict[str, Any]]:
+    rows = []
+    for organ in result.table.organs:
+        volume = result.volume(organ.name)
+        low, high = volume.interval(0.90)
+        rows.append(
+            {
+                "name": organ.name,
+                "color": organ_color(result.table, organ),
+                "mean": volume.mean,
+                "sd": volume.sd,
+                "low": low,
+                "high": high,
+            }
+        )
+    return rows
+
+
+def _registration(given: Input, case: Case) -> dict[str, Any]:
+    """How an input lay, and how far it was moved: at its center in mm, and turned in degrees."""
+    middle = given.grid.world((np.array(given.grid.shape) - 1) / 2)
+    R, t = given.to_reference[:3, :3], given.to_reference[:3, 3]
+    return {
+        "name": given.name,
+        "is_reference": given.name == case.reference,
+        "shape": list(given.grid.shape),
+        "spacing": given.grid.spacing.tolist(),
+        "orientation": given.orientation,
+        "moved": float(np.linalg.norm(R @ middle + t - middle)),
+        "turned": float(np.rad2deg(Rotation.from_matrix(R).magnitude())),
+        "figures": {name: float(value) for name, value in given.figures.items()},
+    }
+
+
+def _convergence(result: Segmentation) -> dict[str, Any]:
+    cubic = result.case.grid.voxel_volume / 1000
+    return {
+        "objective": [
+            {"level": s.level, "kind": s.kind, "value": float(s.objective)} for s in result.fit.trace
+        ],
+        "burn_in": result.config.gibbs.burn_in,
+        "chains": [
+            {
+                "sweep": [info.sweep for info in chain],
+                "GTV": [info.core * cubic for info in chain],
+                "whole tumor": [info.tumor * cubic for info in chain],
+            }
+            for chain in result.infos
+        ],
+    }
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}; a text that could be a path is left out."""
+    out: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            out |= _flat(value, f"{above}{name}.")
+        elif isinstance(value, list | tuple):
+            out |= _flat({str(i): item for i, item in enumerate(value)}, f"{above}{name}.")
+        elif not (isinstance(value, str) and ("/" in value or "\\" in value)):
+            out[f"{above}{name}"] = value
+    return out

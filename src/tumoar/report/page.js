@@ -1,0 +1,115 @@
+(async () => {
+  "use strict";
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const get = (id) => document.getElementById(id);
+  const section = get("viewer");
+
+  if (!document.createElement("canvas").getContext("webgl2")) {
+    section.dataset.state = "absent";
+    get("no-viewer").hidden = false;
+    return;
+  }
+
+  const { Niivue, NVImage } = niivue;
+  const viewer = new Niivue({
+    logLevel: "error",
+    backColor: [0, 0, 0, 1],
+    crosshairColor: [0.95, 0.75, 0.3, 0.7],
+    crosshairWidth: 0.6,
+    isRadiologicalConvention: true,
+    sagittalNoseLeft: true,
+    multiplanarShowRender: 0,
+    multiplanarPadPixels: 4,
+    dragAndDropEnabled: false,
+    isColorbar: false,
+    fontMinPx: 10,
+    show3Dcrosshair: false,
+  });
+  await viewer.attachToCanvas(get("slices"));
+  viewer.setSliceType(viewer.sliceTypeMultiplanar);
+
+  const read = (nifti, options) =>
+    NVImage.loadFromBase64({ base64: nifti, name: "volume.nii.gz", cal_min: 0, cal_max: 255, colorbarVisible: false, ...options });
+
+  // All volumes lie on one grid, so that a layer changes by taking over the voxels of another.
+  const known = new Map();
+  const voxels = async (row) => {
+    if (!known.has(row)) known.set(row, (await read(row.nifti)).img);
+    return known.get(row);
+  };
+
+  const legend = get("legend");
+  const channels = (color) => [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16));
+  const colors = () => {
+    const rows = [[0, "", 0, 0, 0, 0], ...data.legend.map((row) => [row.index, row.name, ...channels(row.color), 255])];
+    const [I, names, R, G, B, A] = rows[0].map((_, i) => rows.map((row) => row[i]));
+    return { I, labels: names, R, G, B, A };
+  };
+
+  viewer.addColormap("votes", { R: [40, 220, 255], G: [30, 80, 240], B: [120, 60, 120], A: [0, 190, 220], I: [0, 128, 255] });
+
+  const base = await read(data.contrasts[0].nifti, { colormap: "gray" });
+  const labels = await read(data.labels);
+  known.set(data.contrasts[0], base.img);
+  const all = labels.img; // labels.img holds what the legend shows
+  const choose = () => {
+    const kept = new Uint8Array(256);
+    for (const box of legend.querySelectorAll("input:checked")) kept[box.value] = box.value;
+    labels.img = all.map((label) => kept[label]);
+  };
+  let map = null; // the third layer, and what it shows
+  let shown = null;
+
+  const style = () => {
+    const opacity = Number(get("opacity").value);
+    labels.opacity = get("show-labels").checked ? opacity : 0;
+    if (map) map.opacity = shown ? opacity : 0;
+    viewer.opts.atlasOutline = get("outline").checked && labels.opacity > 0 ? 1 : 0;
+  };
+  const draw = () => {
+    style();
+    viewer.updateGLVolume();
+    tell();
+  };
+
+  // What lies under the crosshair.
+  const tell = () => {
+    const [x, y, z] = viewer.frac2vox(viewer.scene.crosshairPos);
+    const [X, Y, Z] = data.grid.shape;
+    if (Math.min(x, y, z) < 0 || x >= X || y >= Y || z >= Z) return;
+    const at = x + X * (y + Y * z);
+    const name = data.legend.find((row) => row.index === all[at])?.name ?? "background";
+    const value = shown ? `, ${shown.name} ${((map.img[at] / 255) * shown.top).toFixed(2)}` : "";
+    get("where").textContent = `voxel ${x}, ${y}, ${z}: ${name}${value}`;
+  };
+  viewer.onLocationChange = tell;
+
+  get("contrast").addEventListener("change", async (event) => {
+    base.img = await voxels(data.contrasts[event.target.value]);
+    draw();
+  });
+  get("map").addEventListener("change", async (event) => {
+    shown = event.target.value === "" ? null : data.maps[event.target.value];
+    if (shown && map) map.img = await voxels(shown);
+    if (shown && !map) {
+      map = await read(shown.nifti, { colormap: "votes" });
+      viewer.addVolume(map);
+    }
+    draw();
+  });
+  legend.addEventListener("change", () => {
+    choose();
+    draw();
+  });
+  for (const id of ["show-labels", "outline", "opacity"]) get(id).addEventListener("input", draw);
+
+  choose();
+  style();
+  labels.setColormapLabel(colors());
+  viewer.addVolume(base);
+  viewer.addVolume(labels);
+  viewer.scene.crosshairPos = viewer.mm2frac(data.center);
+  viewer.drawScene();
+  tell();
+  section.dataset.state = "ready";
+})();

@@ -1,0 +1,129 @@
+"""From the report's data to its page, and back."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from tumoar.errors import UnreadableFileError
+from tumoar.report.content import FORMAT
+from tumoar.report.plots import Line, Mark, Span, plot
+
+VIEWER = "niivue-0.69.0.umd.js"
+_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+
+
+def render(data: dict[str, Any]) -> str:
+    """One HTML page without any reference to the outside; it carries its data."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("tumoar.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    viewer = files("tumoar").joinpath("data", "vendor", VIEWER).read_text(encoding="utf-8")
+    # Within a script "<" could begin the tag that ends it.
+    packed = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    plots = {
+        "intensity": [Markup(_intensity(row)) for row in data["intensity"]],
+        "objective": Markup(_objective(data["convergence"])),
+        "chains": Markup(_chains(data["convergence"])),
+        "dose": Markup(_dose(data["dose"])),
+    }
+    page = environment.get_template("page.html")
+    return page.render(d=data, plots=plots, data=Markup(packed), viewer=Markup(viewer))
+
+
+def read_data(html: str) -> dict[str, Any]:
+    """The data that a page carries."""
+    found = _DATA.search(html)
+    if found is None:
+        raise UnreadableFileError("report", "this page is no report: it carries no data")
+    data: dict[str, Any] = json.loads(found[1])
+    if data.get("format") != FORMAT:
+        raise UnreadableFileError(
+            "report",
+            "the report's data is of another format",
+            found=data.get("format"),
+            do=f"use the version of tumoar that wrote it, or segment again (this one reads {FORMAT})",
+        )
+    return data
+
+
+def _intensity(row: dict[str, Any]) -> str:
+    """Histogram, mixtures, their sum, and the bounds on means."""
+    low, high = row["edges"]
+    density = np.array(row["density"])
+    edges = np.linspace(low, high, len(density) + 1)
+    x = np.linspace(low, high, 300)
+    lines = [Line(np.repeat(edges, 2)[1:-1], np.repeat(density, 2), kind="bars")]
+    total = np.zeros_like(x)
+    for (name, color), group in groupby(row["components"], key=lambda c: (c["mixture"], c["color"])):
+        curves = [_normal(x, **{k: c[k] for k in ("weight", "mean", "sd")}) for c in group]
+        total += np.sum(curves, 0)
+        lines.append(Line(x, np.sum(curves, 0), color, "fill", name))
+        if len(curves) > 1:
+            lines += [Line(x, curve, color, "thin") for curve in curves]
+    lines.append(Line(x, total, kind="total"))
+    marks = [
+        Mark(
+            c["bound"], c["color"], 1 if c["op"] == "≥" else -1, f"{c['mixture']} {c['op']} {c['bound']:.2f}"
+        )
+        for c in row["constraints"]
+    ]
+    top = 1.15 * max(float(density.max()), float(total.max()), 1e-9)
+    return plot(lines, x=row["unit"], y="density", marks=marks, y_range=(0, top))
+
+
+def _normal(x: np.ndarray, weight: float, mean: float, sd: float) -> np.ndarray:
+    curve: np.ndarray = weight / (sd * np.sqrt(2 * np.pi)) * np.exp(-0.5 * ((x - mean) / sd) ** 2)
+    return curve
+
+
+def _objective(convergence: dict[str, Any]) -> str:
+    """Level by level, because objectives of different voxels do not compare; the steep start is cut off."""
+    steps = convergence["objective"]
+    values = np.array([s["value"] for s in steps])
+    lines, spans, start = [], [], 0
+    for level, group in groupby(steps, key=lambda s: s["level"]):
+        stop = start + len(list(group))
+        lines.append(Line(np.arange(start, stop, dtype=float), values[start:stop]))
+        shaded_to = stop - 1 if level % 2 == 0 else start
+        spans.append(Span(start, shaded_to, f"level {level + 1}"))
+        start = stop
+    low, high = float(np.percentile(values, 10)), float(values.max())
+    height = max(high - low, 1e-6)
+    y_range = (low - 0.05 * height, high + 0.15 * height)
+    return plot(lines, x="step", y="nats per voxel", spans=spans, y_range=y_range)
+
+
+def _chains(convergence: dict[str, Any]) -> str:
+    lines = [
+        Line(chain["sweep"], chain[name], color)
+        for chain in convergence["chains"]
+        for name, color in (("GTV", "var(--gtv)"), ("whole tumor", "var(--whole)"))
+    ]
+    spans = [Span(0, convergence["burn_in"], "burn-in")]
+    top = 1.08 * max(max(line.y) for line in lines)
+    return plot(lines, x="sweep", y="cm³", spans=spans, y_range=(0, max(top, 0.1)))
+
+
+def _dose(curves: list[dict[str, Any]]) -> str:
+    if not curves:
+        return ""
+    lines = []
+    for c in curves:
+        color = c.get("color", "#5b8def")
+        if "low" in c and "high" in c:
+            lines.append(Line([*c["dose"], *c["dose"][::-1]], [*c["low"], *c["high"][::-1]], color, "band"))
+        lines.append(Line(c["dose"], c["volume"], color))
+    return plot(lines, x="dose, Gy", y="volume, %", y_range=(0, 102))

@@ -1,0 +1,84 @@
+"""Still pictures in three planes, seen as radiologists do: from the feet, the front and the left."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+
+from tumoar.report.volumes import center, windowed
+from tumoar.result import Segmentation
+
+Array = npt.NDArray[Any]
+
+ZOOM = 2
+"""Pixels per voxel: an outline takes one pixel."""
+SHADE = 0.55
+"""Pixels beside an outline are darkened by this factor, so that a white one shows on bright tumor."""
+PLANES = (("axial", 2), ("coronal", 1), ("sagittal", 0))
+
+
+def plane(volume: Array, axis: int, at: int) -> Array:
+    """(rows, columns, …) of a slice with up or front at the top; patient's right, or front, on the left."""
+    return np.swapaxes(np.take(volume, at, axis), 0, 1)[::-1, ::-1]
+
+
+def pictures(result: Segmentation, legend: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each contrast in three planes, with the outlines of what the legend shows from the start."""
+    shown = [row for row in legend if row["shown"]]
+    at, colors = center(result), _colors(shown)
+    labels = np.where(np.isin(result.labels, [row["index"] for row in shown]), result.labels, 0)
+    out = []
+    for contrast, (image, _) in zip(result.case.contrasts, windowed(result)):
+        for name, axis in PLANES:
+            gray = _zoomed(plane(image, axis, int(at[axis])))
+            parts = _zoomed(plane(labels, axis, int(at[axis])))
+            edge = outlines(parts)
+            gray = np.where(ndi.binary_dilation(edge), gray * SHADE, gray).astype(np.uint8)
+            rgb = np.repeat(gray[..., None], 3, 2)
+            rgb[edge] = colors[parts[edge]]
+            out.append({"contrast": contrast.name, "plane": name, "png": png(rgb)})
+    return out
+
+
+def outlines(labels: Array) -> npt.NDArray[np.bool_]:
+    """Pixels of a label next to another label."""
+    edge = np.zeros(labels.shape, bool)
+    for axis in (0, 1):
+        for step in (1, -1):
+            edge |= np.roll(labels, step, axis) != labels
+    return edge & (labels > 0)
+
+
+def diverging(values: Array) -> str:
+    """A PNG of values from −1 to 1, clear where there are none."""
+    import matplotlib
+
+    rgba = matplotlib.colormaps["RdBu_r"](np.clip((np.nan_to_num(values) + 1) / 2, 0, 1), bytes=True)
+    rgba[np.isnan(values), 3] = 0
+    return png(rgba)
+
+
+def png(pixels: Array) -> str:
+    """Base64 of a PNG of bytes (rows, columns, 3 or 4)."""
+    from matplotlib.image import imsave
+
+    out = BytesIO()
+    imsave(out, np.ascontiguousarray(pixels), format="png")
+    return b64encode(out.getvalue()).decode("ascii")
+
+
+def _zoomed(image: Array) -> Array:
+    return image.repeat(ZOOM, 0).repeat(ZOOM, 1)
+
+
+def _colors(shown: list[dict[str, Any]]) -> Array:
+    """(256, 3) by label; black for what has no outline."""
+    colors = np.zeros((256, 3), np.uint8)
+    for row in shown:
+        colors[row["index"]] = list(bytes.fromhex(row["color"][1:]))
+    return colors

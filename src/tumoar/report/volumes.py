@@ -1,0 +1,108 @@
+"""Volumes for the viewer: bytes on the case's grid, small enough to travel inside a page."""
+
+from __future__ import annotations
+
+import gzip
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.contrasts import Contrast
+from tumoar.image import HOUNSFIELD_UNIT, Grid
+from tumoar.result import Segmentation
+
+Bytes = npt.NDArray[np.uint8]
+Field = npt.NDArray[np.floating]
+
+BUDGET = 15e6
+"""Bytes of all contrasts together, compressed: a page of them stays below 25 MB."""
+GRAY_LEVELS = (256, 128, 64, 32, 16)
+PERCENTILES = (0.5, 99.5)
+CT_WINDOW = (-100.0, 200.0)  # HU: soft tissue; what fits bone shows nothing of the brain
+AIR = 0.1
+"""MR below this part of the brain's median is air."""
+
+
+def intensities(D: Field, contrast: Contrast) -> Field:
+    """From what the model sees back to MR intensities, or Hounsfield units; NaN where there are none."""
+    return np.exp(D) if contrast.is_mr else D * np.float32(HOUNSFIELD_UNIT)
+
+
+def unit(contrast: Contrast) -> str:
+    """Of an axis of `Case.D`, in words."""
+    return "log intensity" if contrast.is_mr else "HU"
+
+
+def brain(result: Segmentation) -> npt.NDArray[np.bool_]:
+    """(X, Y, Z) where the vote sees brain, whether or not tumor covers it."""
+    return result.table.in_brain[result.votes.l]
+
+
+def center(result: Segmentation) -> npt.NDArray[np.int64]:
+    """(3,) the voxel to look at first: in the middle of the tumor core, of tumor, of the brain, or of all."""
+    for mask in (result.votes.y == 1, result.votes.z == 1, brain(result)):
+        if mask.any():
+            inside = np.argwhere(mask)
+            middle = np.median(inside, axis=0)
+            return inside[((inside - middle) ** 2).sum(1).argmin()]
+    return np.array(result.case.grid.shape) // 2
+
+
+def windowed(result: Segmentation) -> list[tuple[Bytes, tuple[float, float]]]:
+    """Each contrast as bytes from black to white, and the intensities that these stand for."""
+    inside, out = brain(result), []
+    for D, contrast in zip(result.case.D, result.case.contrasts):
+        values = intensities(D, contrast)
+        low, high = CT_WINDOW
+        if contrast.is_mr:
+            seen = values[inside & np.isfinite(values)] if inside.any() else values[np.isfinite(values)]
+            tissue = values[values > AIR * np.median(seen)] if len(seen) else np.array([0.0, 1.0])
+            low, high = (float(v) for v in np.percentile(tissue, PERCENTILES))
+        scaled = np.clip((values - low) / max(high - low, 1e-12), 0, 1)
+        out.append((np.rint(255 * np.nan_to_num(scaled)).astype(np.uint8), (low, high)))
+    return out
+
+
+def contrast_volumes(result: Segmentation) -> list[dict[str, Any]]:
+    """The contrasts, with as many levels of gray as the page can carry."""
+    images = windowed(result)
+    for levels in GRAY_LEVELS:
+        step = 256 // levels
+        packed = [pack(image // step * step, result.case.grid) for image, _ in images]
+        if sum(map(len, packed)) <= BUDGET * 4 / 3:
+            break
+    return [
+        {"name": contrast.name, "window": list(window), "nifti": nifti}
+        for contrast, (_, window), nifti in zip(result.case.contrasts, images, packed)
+    ]
+
+
+def label_volume(result: Segmentation) -> str:
+    """The exclusive label map."""
+    return pack(result.labels, result.case.grid, intent="label")
+
+
+def map_volumes(result: Segmentation, colors: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Vote fractions of each organ (255 is certain) and entropy (255 is the value of `top`, in nats)."""
+    grid, rows = result.case.grid, []
+    for organ in result.table.organs:
+        probability = result.probability(organ.name)
+        if probability.any():
+            nifti = pack(np.rint(255 * probability).astype(np.uint8), grid)
+            rows.append({"name": organ.name, "color": colors[organ.name], "top": 1.0, "nifti": nifti})
+    entropy = result.entropy()
+    top = max(float(entropy.max()), 1e-6)
+    nifti = pack(np.rint(255 / top * entropy).astype(np.uint8), grid)
+    return [*rows, {"name": "entropy", "color": None, "top": top, "nifti": nifti}]
+
+
+def pack(volume: Bytes, grid: Grid, intent: str = "none") -> str:
+    """Gzipped NIfTI in base64: the same bytes for the same volume."""
+    import nibabel as nib
+
+    image = nib.Nifti1Image(volume, grid.affine)
+    image.header.set_intent(intent)
+    return b64encode(gzip.compress(image.to_bytes(), 6, mtime=0)).decode("ascii")

@@ -18,7 +18,7 @@ LAYERS = {
     "model": 3,
     "inference": 4,
     "train": 5,
-    "io": 6, "assemble": 6, "evaluate": 6, "simulate": 6, "result": 6, "review": 6,
+    "io": 6, "assemble": 6, "evaluate": 6, "simulate": 6, "result": 6, "review": 6, "deliver": 6,
     "segment": 7, "report": 7,
     "cli": 8, "__main__": 9, "__init__": 9,
 }  # fmt: skip

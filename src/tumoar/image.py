@@ -6,8 +6,8 @@ front, k up (RAS), so that left has the smaller i. World coordinates are RAS mil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -171,6 +171,11 @@ class Case:
     def valid(self) -> npt.NDArray[np.bool_]:
         """(N, X, Y, Z) where each contrast says something."""
         return ~np.isnan(self.D)
+
+    def restricted(self, channels: Sequence[int]) -> Case:
+        """The same case with these channels alone."""
+        contrasts = tuple(self.contrasts[c] for c in channels)
+        return replace(self, D=self.D[list(channels)], contrasts=contrasts)
 
     def input(self, name: str) -> Input:
         """An input by the contrast it was given as."""

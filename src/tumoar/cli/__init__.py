@@ -15,9 +15,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from tumoar import __version__
+from tumoar.cli.demo import demo
 from tumoar.cli.doctor import doctor
 from tumoar.cli.inspect import inspect
 from tumoar.cli.model import model
+from tumoar.cli.report import report
+from tumoar.cli.segment import segment
 from tumoar.cli.simulate import simulate
 from tumoar.cli.train import atlas, prepare
 from tumoar.cli.train_shape import combine, shape
@@ -31,14 +34,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(inspect)
-app.command()(simulate)
-app.command()(doctor)
+for command in (demo, segment, inspect, report, simulate, doctor):
+    app.command()(command)
 app.add_typer(model)
 
 train = typer.Typer(name="train", help="Train the model's parts from label maps.", no_args_is_help=True)
-for command in (prepare, atlas, shape, combine):
-    train.command()(command)
+for part in (prepare, atlas, shape, combine):
+    train.command()(part)
 app.add_typer(train)
 
 

@@ -13,12 +13,25 @@ import numpy.typing as npt
 
 from tumoar.image import Grid, Image
 from tumoar.labels import LabelTable
+from tumoar.model.generative import Model
+from tumoar.simulate.head import draw_head
 from tumoar.simulate.patient import EDEMA, Maps, Truth, displace, make_scene, make_truth, tissue_map
 from tumoar.simulate.scanner import Acquisition, acquire
 from tumoar.simulate.tissue import default_tissues
-from tumoar.simulate.tumor import draw_blob, draw_place
+from tumoar.simulate.tumor import draw_blob, draw_place, draw_shape
 
-__all__ = ["Acquisition", "Truth", "draw_blob", "draw_place", "simulate"]
+__all__ = ["Acquisition", "Truth", "draw_blob", "draw_patient", "draw_place", "draw_shape", "simulate"]
+
+
+def draw_patient(
+    model: Model, acquisitions: Sequence[Acquisition], seed: int
+) -> tuple[dict[str, Image], Truth]:
+    """A patient drawn from the model: head from its atlas, tumor from its shape priors; and the truth."""
+    rng_head, rng_tumor, rng_scan = np.random.default_rng(seed).spawn(3)
+    label_map, grid = draw_head(model.atlas, rng_head)
+    shape = draw_shape(model.shape_z, model.shape_y, rng_tumor)
+    tumor = draw_place(shape, label_map, model.labels, rng_tumor)
+    return simulate(label_map, grid, tumor, acquisitions, model.labels, rng_scan)
 
 
 def simulate(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import ndimage as ndi
+from scipy.special import expit
 
 from tumoar.image import Grid
 from tumoar.labels import LabelTable
+from tumoar.model.shape.base import ShapePrior, of_color
 from tumoar.simulate.patient import EDEMA, ENHANCING, NECROSIS, Maps, Mask, smooth_noise
 
 TRIES = 40
+SWEEPS = 15
 
 
 def draw_blob(
@@ -37,6 +40,37 @@ def draw_blob(
     out[core] = ENHANCING
     out[inside > rim * (1 + 0.3 * smooth_noise(grid, 6.0, rng))] = NECROSIS
     return out
+
+
+def draw_shape(
+    shape_z: ShapePrior, shape_y: ShapePrior, rng: np.random.Generator, *, core_ml: float = 20.0
+) -> Maps:
+    """A tumor drawn from the shape priors of z and y: `SWEEPS` of their Gibbs sampler from a lumpy ball.
+
+    Core stays inside tumor; the outer 3 mm of it enhance.
+    """
+    blob = draw_blob(rng, core_ml=core_ml)
+    z, y = blob > 0, blob > EDEMA
+    everywhere = np.ones(z.shape, bool)
+    for _ in range(SWEEPS):
+        z = _redrawn(shape_z, z, everywhere, rng) | y
+        y = _redrawn(shape_y, y, everywhere, rng) & z
+    z = _largest(z)
+    y = _largest(y & z)
+    out = z.astype(np.uint8) * EDEMA
+    out[y] = ENHANCING
+    out[ndi.distance_transform_edt(y) > 3.0] = NECROSIS
+    return out
+
+
+def _redrawn(prior: ShapePrior, v: Mask, region: Mask, rng: np.random.Generator) -> Mask:
+    """One sweep of the prior alone; color by color where voxels depend on their neighbors."""
+    v = v.copy()
+    for color in range(prior.colors):
+        part = of_color(region, color, prior.colors)
+        odds = prior.field(v, part, int(rng.integers(0, 2**63)))
+        v[part] = rng.random(int(part.sum())) < expit(odds[part])
+    return v
 
 
 def draw_place(tumor: Maps, label_map: Maps, labels: LabelTable, rng: np.random.Generator) -> Maps:

@@ -1,0 +1,87 @@
+"""`tumoar demo`: a patient drawn from the model, segmented, and compared with the truth."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tumoar.result import Segmentation
+    from tumoar.simulate import Truth
+
+CONTRASTS = ("T1c", "FLAIR", "T2")
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")] = Path(
+        "tumoar-demo"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, another patient.")] = 0,
+    full: Annotated[
+        bool, typer.Option("--full", help="All 250 sweeps in place of 70: a few minutes.")
+    ] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all).")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the report in a browser.")] = False,
+) -> None:
+    """Draw a patient from the model, segment it, compare with the truth, write the report."""
+    from tumoar.assemble import build_case
+    from tumoar.cli.run import Request, execute, finished, require_memory
+    from tumoar.cli.watch import Watch
+    from tumoar.config import FAST, Config
+    from tumoar.io.models import default_model
+    from tumoar.io.results import add_table
+    from tumoar.simulate import Acquisition, draw_patient
+
+    model = default_model()
+    with Watch() as watch:
+        watch.say(f"drawing a patient: head from the atlas, tumor from the shape prior, seed {seed}")
+        images, truth = draw_patient(model, [Acquisition(name) for name in CONTRASTS], seed)
+        case = build_case(dict(images))
+        require_memory(case, model, None)
+        stamps = ("demo: a synthetic patient",) + (() if full else ("fast: fewer sweeps than by default",))
+        config = Config() if full else FAST
+        request = Request(output, config, seed, overwrite=overwrite, threads=threads, stamps=stamps)
+        result = execute(case, model, request, watch)
+        if result is not None:
+            finished(result, output, watch)
+            rows = compare(result[0], truth)
+            add_table(output, "truth.tsv", rows)
+            for row in rows:
+                watch.say(
+                    f"{row['name']:14} Dice {row['dice']:.2f}  {row['cm3']:.2f} of {row['true_cm3']:.2f} cm³"
+                )
+    if show:
+        webbrowser.open((output / "report.html").resolve().as_uri())
+
+
+def compare(result: Segmentation, truth: Truth) -> list[dict[str, Any]]:
+    """How each organ agrees with what was drawn; organs in full, whether or not tumor covers them."""
+    import numpy as np
+
+    from tumoar.evaluate import dice
+    from tumoar.inference.gibbs import Votes
+    from tumoar.inference.resample import resample
+    from tumoar.result import organ_mask
+
+    table, grid = result.table, result.case.grid
+    position = np.zeros(256, np.uint8)
+    position[table.indices] = np.arange(table.K)
+    votes = Votes(position[truth.l], truth.z.astype(np.uint8), truth.y.astype(np.uint8))
+    rows = []
+    for organ in table.organs:
+        true = resample(organ_mask(table, organ, votes), truth.grid, grid) > 0.5
+        found = result.mask(organ.name)
+        cubic = grid.voxel_volume / 1000
+        rows.append(
+            {
+                "name": organ.name,
+                "dice": round(dice(found, true), 4),
+                "cm3": round(float(found.sum()) * cubic, 3),
+                "true_cm3": round(float(true.sum()) * cubic, 3),
+            }
+        )
+    return rows

@@ -1,0 +1,234 @@
+"""One run from images to a published folder, as `segment` and `demo` do it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import resource
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar import __version__
+from tumoar.cli.watch import Watch
+from tumoar.config import Config
+from tumoar.errors import BusyError, GeometryError, IntegrityError, ResourceError, UsageError
+from tumoar.image import Case, Image
+from tumoar.inference.resample import resample
+from tumoar.io.checkpoint import Checkpoints
+from tumoar.io.results import MANIFEST, Options, read_manifest, status, write_result
+from tumoar.model.generative import Model
+from tumoar.numerics.threads import use_threads
+from tumoar.orientation import canonical
+from tumoar.quality import Note
+from tumoar.report import render, report_data
+from tumoar.result import Segmentation
+from tumoar.review import review
+from tumoar.segment import Given, segment
+
+LIBRARIES = ("numpy", "scipy", "numba", "nibabel", "SimpleITK")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to do with a case, beyond the model's settings."""
+
+    out: Path
+    config: Config
+    seed: int = 0
+    options: Options = field(default_factory=Options)
+    resume: bool = False
+    overwrite: bool = False
+    threads: int | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the input files by contrast
+    stamps: tuple[str, ...] = ()  # "fast", "demo": shown with the result
+
+
+def execute(
+    case: Case, model: Model, request: Request, watch: Watch, given: Given | None = None
+) -> tuple[Segmentation, tuple[Note, ...]] | None:
+    """Segment and publish; None if the very same result is there already."""
+    key = run_key(case, model, request, given)
+    folder = request.out.with_name(f".{request.out.name}.checkpoints")
+    with _locked(request.out):
+        if not request.overwrite and _is_done(request.out, key):
+            watch.say(f"{request.out.name}: already done, nothing was changed")
+            return None
+        if request.overwrite:
+            shutil.rmtree(folder, ignore_errors=True)
+        elif folder.exists() and not request.resume:
+            raise UsageError(
+                "resume",
+                "an interrupted run is there",
+                file=request.out,
+                do="continue it with --resume, or start anew with --overwrite",
+            )
+        threads = use_threads(request.threads)
+        keeper = Checkpoints(folder, key)
+        result = segment(
+            case, model, request.config, seed=request.seed, given=given, watch=watch, keeper=keeper
+        )
+        notes = review(result)
+        done = watch.stage("write")
+        manifest = describe(result, model, request, key, threads)
+        page = lambda whole: render(report_data(result, notes, whole))  # noqa: E731
+        write_result(request.out, result, notes, manifest, request.options, page, watch.lines)
+        done()
+        shutil.rmtree(folder, ignore_errors=True)
+    return result, notes
+
+
+def run_key(case: Case, model: Model, request: Request, given: Given | None) -> str:
+    """SHA-256 of everything that the result depends on."""
+    digest = hashlib.sha256(case.D.tobytes())
+    digest.update(case.grid.affine.tobytes())
+    for extra in (case.excluded, *((given.z, given.y) if given else ())):
+        digest.update(b"-" if extra is None else extra.tobytes())
+    about = {
+        "contrasts": [c.name for c in case.contrasts],
+        "stripped": case.skull_stripped,
+        "model": dict(model.sha256),
+        "config": request.config.model_dump(mode="json"),
+        "seed": request.seed,
+        "organs": request.options.organs,
+        "least": request.options.least_cm3,
+        "version": __version__,
+    }
+    digest.update(json.dumps(about, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def describe(result: Segmentation, model: Model, request: Request, key: str, threads: int) -> dict[str, Any]:
+    """The manifest: what went in, with what settings, on what, how long, how sure."""
+    case = result.case
+    return {
+        "version": __version__,
+        "key": key,
+        "stamps": list(request.stamps),
+        "inputs": [
+            {
+                "contrast": given.name,
+                "sha256": request.digests.get(given.name, ""),
+                "shape": list(given.grid.shape),
+                "spacing_mm": [round(float(s), 4) for s in given.grid.spacing],
+                "orientation": given.orientation,
+                "interpolated": given.is_interpolated,
+                "registration": {k: round(float(v), 4) for k, v in given.figures.items()},
+            }
+            for given in case.inputs
+        ],
+        "reference": case.reference,
+        "skull_stripped": case.skull_stripped,
+        "model": dict(model.sha256),
+        "config": result.config.model_dump(mode="json"),
+        "seed": result.seed,
+        "placement": {k: round(float(v), 4) for k, v in result.placement.quality.items()},
+        "seconds": {k: round(v, 1) for k, v in result.seconds.items()},
+        "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
+        "threads": threads,
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in LIBRARIES},
+    }
+
+
+def forecast_gb(case: Case, model: Model) -> float:
+    """Memory that the run will need at most, from the number of voxels, contrasts and structures."""
+    N, K = len(case.contrasts), model.labels.K
+    per_voxel = (
+        4 * 2 * N + 4 * K + 4 * 2 * 12 + K + 40
+    )  # images, π, likelihoods twice, votes, labels and fields
+    return 0.5 + per_voxel * int(np.prod(case.grid.shape)) / 1e9
+
+
+def require_memory(case: Case, model: Model, limit_gb: float | None) -> None:
+    """Refuse before the work begins what would not fit."""
+    needed = forecast_gb(case, model)
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 1e9
+    limit = min(limit_gb, have) if limit_gb else have
+    if needed > limit:
+        raise ResourceError(
+            "memory",
+            f"this case needs about {needed:.1f} GB of memory",
+            found=f"{limit:.1f} GB",
+            do="close other programs, or run it on a larger machine",
+        )
+
+
+def mask_on(image: Image, case: Case, above: float = 0.0) -> npt.NDArray[np.bool_]:
+    """Where a mask, given in the space of the reference, is above a value, on the case's grid."""
+    turned, _ = canonical(image)
+    mask = np.asarray(turned.data, np.float64) > above
+    is_there = resample(mask, turned.grid, case.grid) > 0.5
+    if not is_there.any():
+        raise GeometryError(
+            "mask",
+            "mask does not meet the head",
+            file=image.source,
+            found=f"{int(mask.sum())} voxels in it",
+            do=f"draw it on the {case.reference}",
+        )
+    return is_there
+
+
+def held(image: Image, case: Case) -> Given:
+    """A tumor mask as what is known: values 0 and 1 fix the whole tumor, values above 1 the core as well."""
+    z = mask_on(image, case).astype(np.int8)
+    if image.data.max() <= 1:
+        return Given(z, np.where(z == 1, np.int8(-1), np.int8(0)))
+    return Given(z, (mask_on(image, case, 1.0) & (z == 1)).astype(np.int8))
+
+
+def finished(result: tuple[Segmentation, Sequence[Note]], out: Path, watch: Watch) -> str:
+    """The last words of a run; returns the status."""
+    segmentation, notes = result
+    for name in ("GTV", "Edema") if segmentation.config.tumor else ():
+        volume = segmentation.volume(name)
+        low, high = volume.interval(0.90)
+        watch.say(f"{name} {volume.mean:.1f} cm³, 90 % {low:.1f}–{high:.1f}")
+    for note in notes:
+        watch.say(f"review: {note}")
+    state = status(notes)
+    watch.say(f"{state}: {out.name}/report.html", status=state)
+    return state
+
+
+def _is_done(out: Path, key: str) -> bool:
+    """Whether the same result is there (B56); another one is refused (B57)."""
+    if not out.exists():
+        return False
+    if (out / MANIFEST).is_file() and read_manifest(out).get("key") == key:
+        return True
+    if out.is_dir() and not any(out.iterdir()):
+        return False
+    raise IntegrityError(
+        "B57",
+        "the output folder holds something else",
+        file=out,
+        do="choose another folder, or replace it with --overwrite",
+    )
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Only one run at a time works on an output; the lock goes with the process, however it ends."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    path = out.with_name(f".{out.name}.lock")
+    with open(path, "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BusyError(
+                "B59", "another run works on this output", file=out, do="wait for it to end"
+            ) from error
+        yield
+        path.unlink(missing_ok=True)

@@ -1,0 +1,290 @@
+"""`tumoar segment`: from scans to labels, volumes and a report."""
+
+from __future__ import annotations
+
+import tomllib
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tumoar.cli.images import UseForm, parse_images
+from tumoar.errors import TumoarError, UnreadableFileError, UsageError
+
+if TYPE_CHECKING:
+    from tumoar.cli.run import Request
+    from tumoar.cli.watch import Watch
+    from tumoar.config import Config
+    from tumoar.image import Case, Image
+    from tumoar.model.generative import Model
+    from tumoar.result import Segmentation
+
+NEEDS_REVIEW = 13
+
+
+class Prior(StrEnum):
+    """Which prior on the shape of tumors."""
+
+    crbm = "crbm"
+    mrf = "mrf"
+
+
+def _file(contrast: str) -> Any:
+    return typer.Option(metavar="FILE", help=f"The {contrast} image.", show_default=False)
+
+
+def segment(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.", show_default=False)],
+    t1: Annotated[Path | None, _file("T1")] = None,
+    t1c: Annotated[Path | None, _file("contrast-enhanced T1")] = None,
+    t2: Annotated[Path | None, _file("T2")] = None,
+    flair: Annotated[Path | None, _file("FLAIR")] = None,
+    dir: Annotated[Path | None, _file("double inversion recovery")] = None,
+    ct: Annotated[Path | None, _file("CT")] = None,
+    image: Annotated[
+        list[str] | None, typer.Option(metavar="FILE:CONTRAST", help="Any image; `other` if unknown.")
+    ] = None,
+    flair2: Annotated[
+        bool, typer.Option("--flair2", help="Use the product of FLAIR and T2 in place of both.")
+    ] = False,
+    reference: Annotated[
+        str | None, typer.Option(help="Contrast whose grid the result has (default: CT, else T1c).")
+    ] = None,
+    no_register: Annotated[bool, typer.Option("--no-register", help="Trust the headers.")] = False,
+    stripped: Annotated[
+        bool | None,
+        typer.Option("--skull-stripped/--whole-head", help="Instead of what the images show."),
+    ] = None,
+    structures: Annotated[
+        str | None, typer.Option(help="Only these, by TG-263 name, separated by commas.")
+    ] = None,
+    no_tumor: Annotated[bool, typer.Option("--no-tumor", help="Organs alone.")] = False,
+    exclude: Annotated[Path | None, typer.Option(help="Mask of voxels that take no part.")] = None,
+    fix_tumor: Annotated[
+        Path | None, typer.Option(help="Mask of the tumor: 1 whole tumor; with values above 1 core too.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(help="Samples to vote (default 50).")] = None,
+    burn_in: Annotated[int | None, typer.Option(help="Sweeps before them (default 200).")] = None,
+    chains: Annotated[int | None, typer.Option(help="Independent chains (default 1).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 0,
+    prior: Annotated[Prior | None, typer.Option(help="Prior on tumor shape (default crbm).")] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="A first look, and marked as such.")] = False,
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="Again with every subset of the contrasts, as a table.")
+    ] = False,
+    min_volume: Annotated[
+        float, typer.Option(min=0, help="Remove parts of a structure below this, cm³.")
+    ] = 0.0,
+    model: Annotated[
+        Path | None, typer.Option(help="Another model file (see `tumoar train combine`).")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings, TOML.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all).")] = None,
+    max_memory: Annotated[float | None, typer.Option(min=0.1, help="GB; refuse what needs more.")] = None,
+    use_form: Annotated[UseForm | None, typer.Option(help="Which form where sform and qform differ.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, compute nothing.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Events as JSON lines.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 13 if the result needs review.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only refusals.")] = False,
+) -> None:
+    """Outline tumor and organs at risk: any subset of T1, T1c, T2, FLAIR, DIR, CT, or named images."""
+    given = {"T1": t1, "T1c": t1c, "T2": t2, "FLAIR": flair, "DIR": dir, "CT": ct}
+    files = {name: path for name, path in given.items() if path is not None}
+    for name, path in parse_images(image or []):
+        if name in files:
+            raise UsageError("images", f"{name} is given twice", do=f"name the second one {name}-2")
+        files[name] = path
+    if not files:
+        raise UsageError("images", "no image given", do="give at least one, say --t1c FILE --flair FILE")
+    changes = {"samples": samples, "burn_in": burn_in}
+    settings = resolve(config, fast=fast, tumor=not no_tumor, prior=prior, chains=chains, gibbs=changes)
+
+    from tumoar.cli.run import Request, execute, finished, held, mask_on, require_memory
+    from tumoar.cli.watch import Watch
+    from tumoar.io.results import Options
+
+    chosen = load(model)
+    names = tuple(structures.split(",")) if structures else ()
+    for name in names:
+        if name not in [o.name for o in chosen.labels.organs]:
+            known = ", ".join(o.name for o in chosen.labels.organs)
+            raise UsageError("structures", f"no structure '{name}'", do=f"use {known}")
+    with Watch(as_json=json, quiet=quiet) as watch:
+        images, digests = read(files, use_form, watch)
+        case = assembled(images, flair2, reference, not no_register, stripped)
+        if exclude is not None:
+            from dataclasses import replace
+
+            case = replace(case, excluded=mask_on(_image(exclude, use_form), case))
+        known_tumor = held(_image(fix_tumor, use_form), case) if fix_tumor else None
+        require_memory(case, chosen, max_memory)
+        describe_case(case, chosen, watch)
+        stamps = ("fast: a first look, not the full algorithm",) if fast else ()
+        request = Request(
+            output,
+            settings,
+            seed,
+            Options(names, min_volume),
+            resume=resume,
+            overwrite=overwrite,
+            threads=threads,
+            digests=digests,
+            stamps=stamps,
+        )
+        if dry_run:
+            watch.say("dry run: everything is in order, nothing was written")
+            return
+        result = execute(case, chosen, request, watch, known_tumor)
+        if result is None:
+            return
+        state = finished(result, output, watch)
+        if ablate:
+            _ablate(result[0], images, request, chosen, reference, watch)
+    if strict and state != "OK":
+        raise typer.Exit(NEEDS_REVIEW)
+
+
+def resolve(
+    path: Path | None,
+    *,
+    fast: bool,
+    tumor: bool,
+    prior: str | None,
+    chains: int | None,
+    gibbs: dict[str, int | None],
+) -> Config:
+    """Settings: the defaults, or those of `--fast`; then the file's; then the flags'."""
+    from pydantic import ValidationError
+
+    from tumoar.config import FAST, Config
+
+    table: dict[str, Any] = FAST.model_dump() if fast else Config().model_dump()
+    try:
+        if path is not None:
+            with open(path, "rb") as file:
+                read = tomllib.load(file)
+            for key, value in read.items():
+                both = isinstance(value, dict) and isinstance(table.get(key), dict)
+                table[key] = {**table[key], **value} if both else value
+        table["gibbs"] |= {k: v for k, v in gibbs.items() if v is not None}
+        flags = {"prior": None if prior is None else str(prior), "chains": chains}
+        table |= {k: v for k, v in flags.items() if v is not None}
+        table["tumor"] = tumor and table["tumor"]
+        return Config.model_validate(table)
+    except OSError as error:
+        raise UnreadableFileError("B1", "cannot read the settings", file=path) from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError("B55", "settings are not valid TOML", file=path, found=error) from error
+    except ValidationError as error:
+        raise UsageError("B55", *_told(error), file=path) from error
+
+
+def _told(error: Any) -> tuple[str]:
+    """One sentence for the first thing wrong with the settings."""
+    from difflib import get_close_matches
+
+    from tumoar.config import Config, GemConfig, GibbsConfig
+
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = [*Config.model_fields, *GemConfig.model_fields, *GibbsConfig.model_fields]
+        near = get_close_matches(str(first["loc"][-1]), known, 1)
+        return (f"unknown setting '{where}'" + (f", did you mean '{near[0]}'" if near else ""),)
+    return (f"setting {where or 'values'}: {first['msg'].lower()}",)
+
+
+def load(path: Path | None) -> Model:
+    """The model asked for, or the one in the package."""
+    from tumoar.io.models import default_model, load_model
+
+    return default_model() if path is None else load_model([path])
+
+
+def read(
+    files: dict[str, Path], use_form: UseForm | None, watch: Watch
+) -> tuple[dict[str, Image], dict[str, str]]:
+    """The images, and the SHA-256 of their files."""
+    import hashlib
+
+    done = watch.stage("read")
+    images = {name: _image(path, use_form) for name, path in files.items()}
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    done()
+    return images, digests
+
+
+def assembled(
+    images: dict[str, Image], flair2: bool, reference: str | None, register: bool, stripped: bool | None
+) -> Case:
+    """The images brought together."""
+    from tumoar.assemble import build_case
+
+    given: dict[str, Image | tuple[Image, Image]] = dict(images)
+    if flair2:
+        if not {"FLAIR", "T2"} <= set(images):
+            raise UsageError("images", "FLAIR² needs both FLAIR and T2", do="give --flair and --t2")
+        given = {k: v for k, v in given.items() if k not in ("FLAIR", "T2")}
+        given["FLAIR2"] = (images["FLAIR"], images["T2"])
+    return build_case(given, reference=reference, register=register, skull_stripped=stripped)
+
+
+def describe_case(case: Case, model: Model, watch: Watch) -> None:
+    """What was understood, before the work begins."""
+    from tumoar.cli.run import forecast_gb
+
+    head = "skull-stripped" if case.skull_stripped else "whole head"
+    size = "×".join(map(str, case.grid.shape))
+    names = ", ".join(c.name for c in case.contrasts)
+    watch.say(f"{names}: {head}, {size} mm, in the space of {case.reference}")
+    watch.say(f"about {forecast_gb(case, model):.1f} GB of memory")
+    for note in case.notes:
+        watch.say(f"note: {note}")
+
+
+def _image(path: Path, use_form: UseForm | None) -> Image:
+    from tumoar.io.nifti import read_nifti
+
+    return read_nifti(path, use_form=None if use_form is None else use_form.value)
+
+
+def _ablate(
+    whole: Segmentation,
+    images: dict[str, Image],
+    request: Request,
+    model: Model,
+    reference: str | None,
+    watch: Watch,
+) -> None:
+    """Segment again with every proper subset of the contrasts; how far volumes and outlines move."""
+    from itertools import combinations
+
+    from tumoar.evaluate import dice
+    from tumoar.io.results import add_table
+    from tumoar.segment import segment as run
+
+    case, rows = whole.case, []
+    names = [c.name for c in case.contrasts]
+    for size in range(len(names) - 1, 0, -1):
+        for subset in combinations(range(len(names)), size):
+            chosen = [names[i] for i in subset]
+            try:
+                part = run(case.restricted(subset), model, request.config, seed=request.seed, watch=watch)
+            except TumoarError as refusal:
+                watch.say(f"{'+'.join(chosen)}: {refusal.what}")
+                continue
+            for organ in whole.table.organs:
+                rows.append(
+                    {
+                        "contrasts": "+".join(chosen),
+                        "name": organ.name,
+                        "mean_cm3": round(part.volume(organ.name).mean, 4),
+                        "dice_with_all": round(dice(part.mask(organ.name), whole.mask(organ.name)), 4),
+                    }
+                )
+    if rows:
+        add_table(request.out, "ablation.tsv", rows)
+        watch.say(f"{request.out.name}/ablation.tsv: {len(rows)} rows")

@@ -1,0 +1,102 @@
+"""What a running segmentation shows: a progress bar in a terminal, plain lines elsewhere, or JSON events."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+    from tumoar.segment import Progress
+
+WORDS = {"read": "reading images", "place": "placing the atlas", "fit": "fitting (Algorithm 2)"}
+WORDS |= {"sample": "sampling (Algorithm 1)", "write": "writing"}
+
+
+class Watch(AbstractContextManager["Watch"]):
+    """Shows progress, and keeps the lines for the log."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+        self.lines: list[str] = []
+        self.as_json = as_json
+        self.quiet = quiet
+        self._start = time.monotonic()
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+        self._stage = ""
+        self._tenth = -1
+
+    def __enter__(self) -> Self:
+        if not self.as_json and not self.quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description:24}"),
+                BarColumn(),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[figures]}"),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True))
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """One step further."""
+        if self.as_json:
+            self._event("progress", **progress._asdict())
+        figures = "  ".join(f"{name} {value:.4g}" for name, value in progress.figures.items())
+        tenth = 10 * progress.done // max(1, progress.total)
+        if (progress.stage, tenth) != (self._stage, self._tenth):
+            words = WORDS.get(progress.stage.split()[0], progress.stage)
+            is_new = progress.stage != self._stage
+            self._stage, self._tenth = progress.stage, tenth
+            if self._bar is not None and is_new:
+                self._task = self._bar.add_task(words, total=progress.total, figures="")
+            self._log(f"{words} {10 * tenth} %  {figures}".rstrip(), show=self._bar is None)
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=progress.done, figures=figures)
+
+    def say(self, text: str, **event: Any) -> None:
+        """A line for the user and the log."""
+        if self.as_json:
+            self._event("message", text=text, **event)
+        self._log(text, show=True)
+
+    def stage(self, name: str) -> Callable[[], None]:
+        """A stage without steps of its own has begun; call what is returned when it is over."""
+        from tumoar.segment import Progress
+
+        self(Progress(name, 0, 1, {}))
+        return lambda: self(Progress(name, 1, 1, {}))
+
+    def _log(self, text: str, *, show: bool) -> None:
+        line = f"{time.monotonic() - self._start:7.1f} s  {text}"
+        self.lines.append(line)
+        if self.quiet or self.as_json:
+            return
+        if self._bar is not None and show:
+            self._bar.console.print(text, highlight=False)
+        elif show:
+            typer.echo(line, err=True)
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        seconds = round(time.monotonic() - self._start, 2)
+        typer.echo(json.dumps({"event": kind, "seconds": seconds, **fields}))

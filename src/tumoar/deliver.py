@@ -1,0 +1,78 @@
+"""The result in the space of an input image: votes carried over as fractions, never as labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+
+from tumoar.assemble import to_input
+from tumoar.image import Grid
+from tumoar.inference.gibbs import Votes
+from tumoar.labels import Organ
+from tumoar.result import Segmentation, exclusive, organ_mask
+
+Mask = npt.NDArray[np.bool_]
+
+HALF = 0.5 + 1e-5
+"""More than half of the samples, also where interpolation has rounded."""
+
+
+@dataclass(frozen=True, eq=False)
+class Delivered:
+    """Votes and the exclusive label map at the voxels of an input, as it was given."""
+
+    name: str
+    grid: Grid
+    votes: Votes
+    labels: npt.NDArray[np.uint8]
+
+
+def deliver(result: Segmentation, name: str) -> Delivered:
+    """The result at the voxels of an input: fractions interpolated, then voted on as in `Tally.vote`."""
+    table, tally = result.table, result.tally
+    grid = result.case.input(name).grid
+    best = np.full(grid.shape, 0, np.float32)
+    best_in_brain = np.zeros(grid.shape, np.float32)
+    l, l_in_brain = np.zeros(grid.shape, np.uint8), np.zeros(grid.shape, np.uint8)
+    z = to_input(tally.fraction(tumor=("core", "edema")), result.case, name) > HALF
+    y = to_input(tally.fraction(tumor=("core",)), result.case, name) > HALF
+    for k, structure in enumerate(table.structures):
+        if not tally.l[k].any():
+            continue
+        share = to_input(tally.fraction((structure.name,)), result.case, name)
+        wins = share > best
+        best[wins], l[wins] = share[wins], k
+        if structure.in_brain:
+            wins = share > best_in_brain
+            best_in_brain[wins], l_in_brain[wins] = share[wins], k
+    l[z] = l_in_brain[z]
+    votes = Votes(l, z.astype(np.uint8), (y & z).astype(np.uint8))
+    return Delivered(name, grid, votes, exclusive(table, votes))
+
+
+def same_space(result: Segmentation, a: str, b: str) -> bool:
+    """Whether two inputs have the same voxels in the same place."""
+    one, other = result.case.input(a), result.case.input(b)
+    return (
+        one.grid.shape == other.grid.shape
+        and np.array_equal(one.grid.affine, other.grid.affine)
+        and np.array_equal(one.to_reference, other.to_reference)
+    )
+
+
+def cleaned(mask: Mask, grid: Grid, least: float) -> tuple[Mask, int, int]:
+    """The mask without parts smaller than `least` (cm³); how many parts stay, how many voxels went."""
+    parts, count = ndi.label(mask)
+    sizes = np.bincount(parts.ravel(), minlength=count + 1)
+    keeps = sizes * grid.voxel_volume / 1000 >= least
+    keeps[0] = False
+    kept = keeps[parts]
+    return kept, int(keeps.sum()), int(mask.sum() - kept.sum())
+
+
+def organ(result: Segmentation, delivered: Delivered, row: Organ) -> Mask:
+    """Where the delivered votes see an organ."""
+    return organ_mask(result.table, row, delivered.votes)

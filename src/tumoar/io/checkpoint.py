@@ -1,0 +1,83 @@
+"""Checkpoints of a run: arrays under a name, two generations, each with its checksum.
+
+A checkpoint belongs to one run: case, model, settings and seed, together its `key`. What is damaged counts as
+absent, and the generation before it is used; what belongs to another run is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.errors import IntegrityError, OutputError
+
+Arrays = dict[str, npt.NDArray]
+_HASH = 64
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """A folder of checkpoints for the run with this key (a SHA-256 in hexadecimal)."""
+
+    folder: Path
+    key: str
+
+    def load(self, name: str) -> Arrays | None:
+        """The newest whole checkpoint of this name, if there is one."""
+        for path in (self.folder / f"{name}.ckpt", self.folder / f"{name}.before.ckpt"):
+            found = self._read(path)
+            if found is not None:
+                return found
+        return None
+
+    def save(self, name: str, arrays: Arrays) -> None:
+        """Write a new generation; the one before stays until the next."""
+        stream = io.BytesIO()
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
+        content = stream.getvalue()
+        head = self.key.encode() + hashlib.sha256(content).hexdigest().encode()
+        path = self.folder / f"{name}.ckpt"
+        temporary = path.with_suffix(".part")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as file:
+                file.write(head)
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileNotFoundError):
+                os.replace(path, self.folder / f"{name}.before.ckpt")
+            os.replace(temporary, path)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise OutputError(
+                "B58",
+                "cannot write a checkpoint",
+                found=os.strerror(error.errno).lower() if error.errno else "input/output error",
+                do="check the folder, its permissions and the space on its disk",
+            ) from error
+
+    def _read(self, path: Path) -> Arrays | None:
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        key, digest, rest = content[:_HASH], content[_HASH : 2 * _HASH], content[2 * _HASH :]
+        if hashlib.sha256(rest).hexdigest().encode() != digest:
+            return None
+        if key != self.key.encode():
+            raise IntegrityError(
+                "B60",
+                "the interrupted run had other images, settings or another model",
+                do="start anew with --overwrite, or with another output folder",
+            )
+        with np.load(io.BytesIO(rest), allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}

@@ -1,0 +1,253 @@
+"""The output folder of a segmentation: written beside its place, checked, and moved there in one step.
+
+A folder that exists is complete: `run.json`, written last, lists every file with its SHA-256.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tumoar.assemble import to_input
+from tumoar.deliver import Delivered, cleaned, deliver, organ, same_space
+from tumoar.errors import IntegrityError, OutputError, UnreadableFileError
+from tumoar.image import Grid
+from tumoar.io.nifti import read_nifti, write_nifti
+from tumoar.labels import LabelTable, Structure, TumorClass
+from tumoar.quality import Note
+from tumoar.result import Segmentation
+
+MANIFEST = "run.json"
+REPORT = "report.html"
+FORMAT = "tumoar result"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to write besides the labels."""
+
+    organs: tuple[str, ...] = ()  # all if empty
+    least_cm3: float = 0.0  # parts of a structure below this are removed
+
+
+def status(notes: Sequence[Note]) -> str:
+    """OK, or NEEDS REVIEW where anything was flagged."""
+    return "NEEDS REVIEW" if notes else "OK"
+
+
+def write_result(
+    out: Path,
+    result: Segmentation,
+    notes: Sequence[Note],
+    manifest: Mapping[str, Any],
+    options: Options,
+    report: Callable[[Mapping[str, Any]], str],
+    log: Iterable[str],
+) -> None:
+    """Publish a result as folder `out`; an older one there is replaced only once the new one is whole.
+
+    `report` makes the page from the finished manifest.
+    """
+    work = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
+    try:
+        work.mkdir(parents=True)
+        rows = _write_images(work, result, options)
+        _write_table(work / "volumes.tsv", rows)
+        _write_table(work / "segmentation.tsv", label_rows(result.table))
+        _write_transforms(work, result)
+        (work / "log.txt").write_text("\n".join(log) + "\n", encoding="utf-8")
+        whole = {
+            "format": FORMAT,
+            **manifest,
+            "status": status(notes),
+            "notes": [{"id": n.id, "text": n.text} for n in notes],
+            "volumes": rows,
+        }
+        (work / REPORT).write_text(report(whole), encoding="utf-8")
+        whole["files"] = _digests(work)
+        (work / MANIFEST).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        _sync(work)
+        _publish(work, out)
+    except OSError as error:
+        raise OutputError(
+            "B58",
+            "cannot write the result",
+            file=out,
+            found=os.strerror(error.errno).lower() if error.errno else "input/output error",
+            do="check the folder, its permissions and the space on its disk",
+        ) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def read_manifest(out: Path) -> dict[str, Any]:
+    """The manifest of a finished result, every file checked against it."""
+    try:
+        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+        files = manifest["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnreadableFileError(
+            "B1", "no finished result in this folder", file=out, do="run `tumoar segment`"
+        ) from error
+    for name, digest in files.items():
+        path = out / name
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise IntegrityError(
+                "result", "result changed since it was written", file=name, do="run it again"
+            )
+    return dict(manifest)
+
+
+def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One more table in a finished result, and in its manifest."""
+    manifest = read_manifest(out)
+    _write_table(out / name, rows)
+    manifest["files"] |= {name: hashlib.sha256((out / name).read_bytes()).hexdigest()}
+    replace_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file beside its place and move it there."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def label_rows(table: LabelTable) -> list[dict[str, Any]]:
+    """One row per value of the label maps."""
+    organs = {part: o.name for o in table.organs if o.name != "Brain" for part in (*o.structures, *o.tumor)}
+    rows: list[Structure | TumorClass] = [*table.structures, *table.tumor]
+    return [
+        {
+            "index": row.index,
+            "name": row.name,
+            "tg263": organs.get(row.name, ""),
+            "snomed": row.snomed.value if row.snomed else "",
+            "color": row.color,
+        }
+        for row in rows
+    ]
+
+
+# ---- images ------------------------------------------------------------------------------------------------
+
+
+def _write_images(work: Path, result: Segmentation, options: Options) -> list[dict[str, Any]]:
+    """All volumes; returns the rows of volumes.tsv."""
+    case = result.case
+    for folder in ("structures", "probabilities", "native"):
+        (work / folder).mkdir()
+    main = deliver(result, case.reference)
+    write_nifti(work / "segmentation.nii.gz", main.labels, main.grid)
+    entropy = to_input(result.entropy(), case, case.reference)
+    write_nifti(work / "uncertainty.nii.gz", entropy, main.grid)
+    rows = []
+    tumor = main.votes.z == 1
+    for row in result.table.organs:
+        if options.organs and row.name not in options.organs:
+            continue
+        mask, parts, removed = cleaned(organ(result, main, row), main.grid, options.least_cm3)
+        write_nifti(work / "structures" / f"{row.name}.nii.gz", mask.astype(np.uint8), main.grid)
+        share = to_input(result.probability(row.name), case, case.reference)
+        write_nifti(work / "probabilities" / f"{row.name}.nii.gz", share, main.grid)
+        volume = result.volume(row.name)
+        low, high = volume.interval(0.90)
+        cubic = main.grid.voxel_volume / 1000
+        rows.append(
+            {
+                "name": row.name,
+                "mean_cm3": round(volume.mean, 4),
+                "sd_cm3": round(volume.sd, 4),
+                "p05_cm3": round(low, 4),
+                "p95_cm3": round(high, 4),
+                "outlined_cm3": round(float(mask.sum()) * cubic, 4),
+                "components": parts,
+                "removed_voxels": removed,
+                "under_tumor_cm3": round(float((mask & tumor).sum()) * cubic, 4) if row.structures else 0.0,
+            }
+        )
+    _require_sides(work, result, main)
+    done: dict[str, Delivered] = {case.reference: main}
+    for given in case.inputs:
+        twin = next((n for n in done if same_space(result, n, given.name)), None)
+        done[given.name] = done[twin] if twin else deliver(result, given.name)
+        path = work / "native" / f"{given.name}_segmentation.nii.gz"
+        write_nifti(path, done[given.name].labels, given.grid)
+    return rows
+
+
+def _require_sides(work: Path, result: Segmentation, main: Delivered) -> None:
+    """Read back the label map: every left structure lies where the case has it, in the world."""
+    written = read_nifti(work / "segmentation.nii.gz")
+    for s in result.table.structures:
+        if s.side is None:
+            continue
+        ours = _center(result.labels == s.index, result.case.grid)
+        theirs = _center(written.data == s.index, written.grid)
+        if ours is not None and theirs is not None and abs(ours - theirs) > 5.0:
+            raise IntegrityError("written", f"{s.name} moved on the way to the file", do="report this fault")
+
+
+def _center(mask: np.ndarray, grid: Grid) -> float | None:
+    """World x of the middle of a mask, mm; none for a handful of voxels."""
+    where = np.argwhere(mask)
+    return float(grid.world(where.mean(0))[0]) if len(where) * grid.voxel_volume > 100 else None
+
+
+def _write_transforms(work: Path, result: Segmentation) -> None:
+    (work / "transforms").mkdir()
+    for given in result.case.inputs:
+        if given.name != result.case.reference:
+            path = work / "transforms" / f"{given.name}_to_{result.case.reference}.txt"
+            np.savetxt(path, given.to_reference, fmt="%.9g", header="RAS mm, 4x4")
+
+
+# ---- files -------------------------------------------------------------------------------------------------
+
+
+def _write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(rows[0]), delimiter="\t", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    path.write_text(stream.getvalue(), encoding="utf-8")
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    paths = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in paths}
+
+
+def _sync(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _publish(work: Path, out: Path) -> None:
+    """Move the finished folder to its place; an older result leaves only when the new one is there."""
+    old = out.with_name(f".{out.name}.old-{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        os.rename(out, old)
+    try:
+        os.rename(work, out)
+    except OSError:
+        with suppress(OSError):
+            os.rename(old, out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,36 @@
+"""A whole run on the small head: no search for the placement, few sweeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import small_head
+
+from tumoar.config import Config, GemConfig, GibbsConfig, Level
+from tumoar.model.generative import Model
+from tumoar.model.shape.mrf import FirstOrderMRF
+from tumoar.segment import segment
+
+MODEL = Model(small_head.atlas(), FirstOrderMRF(0.4), FirstOrderMRF(0.4), small_head.TUMOR_MM3, {"a": "b"})
+CONFIG = Config(
+    gem=GemConfig(levels=(Level(spacing=1, smoothing=0),), outer_iterations=2, em_iterations=12),
+    gibbs=GibbsConfig(burn_in=14, samples=10),
+)
+
+
+class Memory(dict):
+    """Keeps checkpoints in memory; the placement is known from the start."""
+
+    def __init__(self):
+        names = np.array(["gain"])
+        super().__init__(place={"matrix": np.eye(4), "figures": np.array([0.5]), "names": names})
+
+    def load(self, name):
+        return self.get(name)
+
+    def save(self, name, arrays):
+        self[name] = {k: np.array(v) for k, v in arrays.items()}
+
+
+def run(case=None, config=CONFIG, keeper=None, **rest):
+    case = small_head.case() if case is None else case
+    return segment(case, MODEL, config, seed=3, keeper=keeper or Memory(), **rest)

@@ -1,0 +1,161 @@
+"""The straight line: found what was drawn, resumes exactly, obeys what it is told."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small_head
+from small_run import CONFIG, MODEL, Memory, run
+
+from tumoar.contrasts import find_contrast
+from tumoar.errors import ChannelError
+from tumoar.numerics.threads import use_threads
+from tumoar.review import review
+from tumoar.segment import Given
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return run()
+
+
+def same(a, b):
+    return all(
+        np.array_equal(getattr(a.tally, name), getattr(b.tally, name)) for name in ("l", "z", "y", "volumes")
+    )
+
+
+def test_finds_what_was_drawn(undisturbed):
+    l, z, y = small_head.truth()
+    votes = undisturbed.votes
+    assert small_head.dice(votes.z, z) > 0.9
+    assert small_head.dice(votes.y, y) > 0.85
+    assert (votes.l == l)[z == 0].mean() > 0.9
+    low, high = undisturbed.volume("GTV").interval()
+    assert low - 1e-9 <= undisturbed.volume("GTV").mean <= high + 1e-9
+    assert abs(undisturbed.volume("GTV").mean - y.sum() / 1000) < 0.1
+
+
+def test_labels_show_tumor_over_anatomy(undisturbed):
+    index = {t.name: t.index for t in undisturbed.table.tumor}
+    votes = undisturbed.votes
+    assert np.array_equal(undisturbed.labels == index["core"], votes.y == 1)
+    assert np.array_equal(undisturbed.labels == index["edema"], (votes.z == 1) & (votes.y == 0))
+    assert np.array_equal(undisturbed.mask("GTV"), votes.y == 1)
+    assert undisturbed.probability("GTV").max() <= 1
+
+
+def test_entropy_is_zero_where_all_samples_agree(undisturbed):
+    tally, entropy = undisturbed.tally, undisturbed.entropy().ravel()[undisturbed.tally.at]
+    sure = (tally.l == tally.samples).any(0) & np.isin(tally.z, (0, tally.samples))
+    sure &= np.isin(tally.y, (0, tally.samples))
+    assert (entropy[sure] == 0).all()
+    assert (entropy[~sure] > 0).all()
+
+
+@pytest.mark.parametrize("stop", [3, 15, 26])
+def test_resumes_to_the_same_bits(undisturbed, stop):
+    keeper, steps = Memory(), []
+
+    def interrupt(progress):
+        steps.append(progress)
+        if len(steps) == stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(keeper=keeper, watch=interrupt)
+    resumed = run(keeper=keeper)
+    assert same(resumed, undisturbed)
+    assert resumed.infos == undisturbed.infos
+    assert np.array_equal(resumed.theta.mu, undisturbed.theta.mu)
+
+
+def test_does_not_depend_on_threads(undisturbed):
+    before = use_threads(None)
+    try:
+        use_threads(1)
+        assert same(run(), undisturbed)
+    finally:
+        use_threads(before)
+
+
+def test_chains_differ_and_are_pooled(undisturbed):
+    both = run(config=CONFIG.model_copy(update={"chains": 2}))
+    first, second = both.tallies
+    assert same(undisturbed, replace(both, tallies=(first,), infos=both.infos[:1]))
+    assert not np.array_equal(first.l, second.l)
+    assert np.array_equal(both.tally.z, first.z + second.z)
+    assert both.tally.samples == 20
+
+
+def test_no_tumor_leaves_organs_alone():
+    result = run(config=CONFIG.model_copy(update={"tumor": False}), case=small_head.case(tumor=False))
+    assert result.tally.z.max() == 0
+    assert result.volume("GTV").mean == 0
+    assert not [note for note in review(result) if note.id == "B43"]
+
+
+def test_healthy_head_has_no_tumor():
+    result = run(case=small_head.case(tumor=False))
+    assert result.volume("GTV").mean + result.volume("Edema").mean < 0.1
+    assert "B43" in [note.id for note in review(result)]
+
+
+def test_given_tumor_is_held():
+    _, z, _ = small_head.truth()
+    z = z.astype(np.int8)
+    result = run(given=Given(z, np.where(z == 1, -1, 0).astype(np.int8)))
+    at, n = result.tally.at, result.tally.samples
+    assert np.array_equal(result.tally.z, z.ravel()[at] * n)
+    assert 0 < result.votes.y.sum() < z.sum()
+
+
+def test_excluded_voxels_take_no_part():
+    excluded = np.zeros((small_head.SIZE,) * 3, bool)
+    excluded[28:36, 20:28, 20:28] = True
+    result = run(case=replace(small_head.case(), excluded=excluded))
+    assert not result.votes.z[excluded].any()
+    assert not np.isin(np.flatnonzero(excluded), result.tally.at).any()
+
+
+def test_contrasts_that_cannot_show_tumor_are_refused():
+    case = small_head.case()
+    blind = replace(case, contrasts=(find_contrast("T1"), find_contrast("T2")))
+    with pytest.raises(ChannelError, match="E5-B41 tumor cannot be told"):
+        run(case=blind)
+
+
+def test_image_with_a_hole_is_refused():
+    case = small_head.case()
+    D = case.D.copy()
+    D[1, 18:30, 18:30, 18:30] = np.nan
+    with pytest.raises(ChannelError, match="E5-B24 FLAIR has no usable value in"):
+        run(case=replace(case, D=D))
+
+
+def test_review_sees_a_contrast_that_is_not_what_its_name_says(undisturbed):
+    case = replace(undisturbed.case, contrasts=(find_contrast("T2"), find_contrast("FLAIR")))
+    notes = review(replace(undisturbed, case=case))
+    assert any(n.id == "B27" and "is it really a T2?" in n.text for n in notes)
+    assert not any(n.id == "B27" for n in review(undisturbed))
+
+
+def test_review_sees_tumor_at_the_border(undisturbed):
+    tally = undisturbed.tally
+    moved = replace(undisturbed, tallies=(_shifted(tally),))
+    assert any(n.id == "B44" for n in review(moved))
+
+
+def _shifted(tally):
+    from tumoar.inference.gibbs import Tally
+
+    out = Tally(tally.labels, np.zeros(tally.shape, np.uint8))
+    out.at, out.l, out.y, out.samples, out.volumes = tally.at, tally.l, tally.y, tally.samples, tally.volumes
+    out.z = tally.z.copy()
+    out.z[np.argmin(tally.at % tally.shape[2])] = tally.samples
+    return out
+
+
+def test_model_needs_volumes():
+    with pytest.raises(ValueError, match="tumor_mm3"):
+        replace(MODEL, tumor_mm3={"core": 1.0})

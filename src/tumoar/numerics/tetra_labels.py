@@ -12,7 +12,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.tetra import BLOCK, extent, run, scratch, setup
+from tumoar.numerics.tetra import BLOCK, extent, rows, run, scratch, setup
 
 Nodes = npt.NDArray[np.float64]
 Tetrahedra = npt.NDArray[np.int32]
@@ -77,7 +77,7 @@ def _cost_and_gradient(nodes, tetrahedra, alpha, values, floor, gradient):
             _corner_values(A, alpha, tetrahedra[t], floor)
             Q[:] = 0.0
             for i in range(*extent(q, 0, X)):
-                for j in range(*extent(q, 1, Y)):
+                for j in range(*rows(q, i, Y)):
                     lo, hi = run(q, i, j, Z)
                     if lo >= hi:
                         continue
@@ -146,7 +146,7 @@ def _curvature(nodes, tetrahedra, alpha, values, floor, out):
                 continue
             _corner_values(A, alpha, tetrahedra[t], floor)
             for i in range(*extent(q, 0, X)):
-                for j in range(*extent(q, 1, Y)):
+                for j in range(*rows(q, i, Y)):
                     lo, hi = run(q, i, j, Z)
                     for k in range(lo, hi):
                         l = values[i, j, k]
@@ -187,7 +187,7 @@ def _counts(positions, tetrahedra, alpha, maps, floor, cost, total):
             _corner_values(A, alpha, corners, 0.0)
             N[:] = 0.0
             for i in range(*extent(q, 0, X)):
-                for j in range(*extent(q, 1, Y)):
+                for j in range(*rows(q, i, Y)):
                     lo, hi = run(q, i, j, Z)
                     if lo >= hi:
                         continue

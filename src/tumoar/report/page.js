@@ -16,6 +16,7 @@
     backColor: [0, 0, 0, 1],
     crosshairColor: [0.95, 0.75, 0.3, 0.7],
     crosshairWidth: 0.6,
+    crosshairGap: 5,
     isRadiologicalConvention: true,
     sagittalNoseLeft: true,
     multiplanarShowRender: 0,

@@ -41,7 +41,7 @@ class GibbsConfig(Settings):
     samples: int = Field(50, ge=1, le=255)  # section 3.3; votes are counted in bytes
     # In the paper every sweep considers tumor in the whole brain. With n > 1 only every n-th does; the others
     # leave alone what is 5 mm from any voxel that had a probability of tumor above 1e-5 in the last full one.
-    full_every: int = Field(1, ge=1)
+    full_every: int = Field(10, ge=1)
 
 
 class Config(Settings):

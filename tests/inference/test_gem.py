@@ -127,14 +127,28 @@ def test_releasing_the_core_changes_no_likelihood():
     assert joint.expect(scene_.volume, class_pi, groups, full)[1] == pytest.approx(before, rel=1e-6)
 
 
+SPACING = (1.0, 1.0, 1.0)
+
+
+def test_tumor_inside_a_rim_of_core_becomes_core():
+    r = np.sqrt(((np.indices((48, 48, 48)) - 23.5) ** 2).sum(0))
+    z = (r < 18).astype(np.uint8)
+    y = ((r > 8) & (r < 11)).astype(np.uint8)
+    y[:, :25, 23:26] = 0  # the rim has a gap
+    after = initialise.start_labels(joint.Labels(np.ones_like(z), z, y), SPACING, np.random.default_rng(0))
+    assert (after.y[r < 8] == 1).all()
+    assert (after.y[y == 1] == 1).all()
+    assert after.y[r > 12].sum() == 0
+
+
 def test_a_fifth_of_the_edema_becomes_core():
-    z = np.zeros((4, 5, 6), np.uint8)
-    z.ravel()[:57] = 1
+    z = np.zeros((30, 30, 30), np.uint8)
+    z[4:9, 4:9, 4:9] = 1
     y = np.zeros_like(z)
-    y.ravel()[:10] = 1
+    y[4, 4:9, 4:6] = 1  # at the edge: it encloses nothing
     before = joint.Labels(np.ones_like(z), z, y)
-    after = initialise.start_labels(before, np.random.default_rng(0))
-    assert after.y.sum() == 10 + 47 // 5
+    after = initialise.start_labels(before, SPACING, np.random.default_rng(0))
+    assert after.y.sum() == 10 + 115 // 5
     assert (after.y[y == 1] == 1).all()
     assert (after.z == z).all()
     assert (after.y <= after.z).all()
@@ -142,7 +156,8 @@ def test_a_fifth_of_the_edema_becomes_core():
 
 def test_empty_tumor_is_a_legitimate_start():
     zero = np.zeros((3, 3, 3), np.uint8)
-    assert not initialise.start_labels(joint.Labels(zero, zero, zero), np.random.default_rng(0)).y.any()
+    empty = joint.Labels(zero, zero, zero)
+    assert not initialise.start_labels(empty, SPACING, np.random.default_rng(0)).y.any()
 
 
 def test_voxels_without_data_take_part_only_in_the_brain():

@@ -107,7 +107,7 @@ def prepare(
 ) -> tuple[Chain, State]:
     """From the end of Algorithm 2 to the start of Algorithm 1, with shape priors of z and y.
 
-    The most probable labels of the simplified model, a fifth of their edema turned into core, and the
+    The most probable labels of the simplified model with a first guess of the core (`start_labels`), and the
     components of core released.
     """
     atlas = fit.placed.atlas
@@ -122,7 +122,7 @@ def prepare(
     )
     flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.w, config.u))
     first = joint.most_probable(volume, pi, flat, fit.theta)
-    first = start_labels(first, np.random.default_rng([seed, 0]))
+    first = start_labels(first, spacing, np.random.default_rng([seed, 0]))
     first = _as_held(first, held_z, held_y, labels)
     region = (use != UNUSED) & (brain > 0)
     chain = Chain(labels, volume, pi, prior, *shapes, region, seed, held_z, held_y, full_every)

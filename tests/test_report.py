@@ -279,3 +279,12 @@ def test_dose_curves_have_a_place(result):
     assert 'id="dose"' in html
     assert 'class="band"' in html
     assert 'id="dose"' not in render(report_data(result, (), {}))
+
+
+def test_several_chains_without_burn_in_are_all_drawn(data):
+    (chain,) = data["convergence"]["chains"]
+    convergence = {**data["convergence"], "burn_in": 0, "chains": [chain, chain]}
+    html = render({**data, "convergence": convergence})
+    assert html.count("--c:var(--gtv)") == render(data).count("--c:var(--gtv)") + 1
+    assert "burn-in</text>" not in html
+    assert not re.search(r'(width|height)="-', html[: html.index('id="data"')])

@@ -112,7 +112,8 @@ def _chains(convergence: dict[str, Any]) -> str:
         for chain in convergence["chains"]
         for name, color in (("GTV", "var(--gtv)"), ("whole tumor", "var(--whole)"))
     ]
-    spans = [Span(0, convergence["burn_in"], "burn-in")]
+    burn_in = convergence["burn_in"]
+    spans = [Span(0, burn_in, "burn-in")] if burn_in else []
     top = 1.08 * max(max(line.y) for line in lines)
     return plot(lines, x="sweep", y="cm³", spans=spans, y_range=(0, max(top, 0.1)))
 
@@ -122,8 +123,9 @@ def _dose(curves: list[dict[str, Any]]) -> str:
         return ""
     lines = []
     for c in curves:
-        color = c.get("color", "#5b8def")
         if "low" in c and "high" in c:
-            lines.append(Line([*c["dose"], *c["dose"][::-1]], [*c["low"], *c["high"][::-1]], color, "band"))
-        lines.append(Line(c["dose"], c["volume"], color))
+            lines.append(
+                Line([*c["dose"], *c["dose"][::-1]], [*c["low"], *c["high"][::-1]], c["color"], "band")
+            )
+        lines.append(Line(c["dose"], c["volume"], c["color"]))
     return plot(lines, x="dose, Gy", y="volume, %", y_range=(0, 102))

@@ -20,7 +20,7 @@ LAYERS = {
     "train": 5,
     "io": 6, "assemble": 6, "evaluate": 6, "simulate": 6, "result": 6, "review": 6, "deliver": 6,
     "segment": 7, "report": 7,
-    "cli": 8, "__main__": 9, "__init__": 9,
+    "api": 8, "cli": 8, "__main__": 9, "__init__": 9,
 }  # fmt: skip
 READS_FILES = {"io", "cli", "report"}
 

@@ -1,3 +1,19 @@
-"""tumoar: tumors and organs at risk from any scan. For research; not a medical device."""
+"""tumoar: tumors and organs at risk from any scan. For research; not a medical device.
+
+from tumoar import Case, Model, segment, load_result
+"""
+
+from typing import Any
 
 __version__ = "0.1.0.dev0"
+
+__all__ = ["Case", "Config", "Model", "Segmentation", "__version__", "load_result", "segment"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when asked for: `tumoar --help` needs none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'tumoar' has no attribute '{name}'")
+    from tumoar import api
+
+    return getattr(api, name)

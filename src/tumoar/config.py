@@ -29,7 +29,7 @@ class GemConfig(Settings):
     outer_iterations: int = Field(100, ge=1)  # per level
     em_iterations: int = Field(100, ge=1)  # per outer iteration
     deformation_steps: int = Field(20, ge=0)  # per outer iteration
-    tolerance: float = Field(1e-4, gt=0)  # nats per voxel, of an EM iteration and of an outer iteration
+    tolerance: float = Field(5e-4, gt=0)  # nats per voxel, of an EM iteration and of an outer iteration
     deformation_tolerance: float = Field(1e-3, ge=0)  # voxels
     stiffness: float = Field(0.1, gt=0)  # of the mesh
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -60,11 +61,19 @@ def _options(
     pass
 
 
+def _leave(number: int, frame: object) -> NoReturn:
+    """Stopped from outside: what a run has stored so far stays, nothing is published."""
+    typer.echo("stopped; a run that had begun can be continued with --resume", err=True)
+    sys.exit(128 + number)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code: 0, the code of a refusal, or 1 for a fault of our own."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows "?", and nothing fails
             stream.reconfigure(errors="replace")
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, _leave)
     try:
         app(args=arguments)
     except TumoarError as refusal:

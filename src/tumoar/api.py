@@ -1,0 +1,123 @@
+"""The front door for Python: read a case, take a model, segment, look at the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar import image, result
+from tumoar.assemble import build_case
+from tumoar.config import Config
+from tumoar.io.models import default_model, load_model
+from tumoar.io.nifti import read_nifti
+from tumoar.io.results import read_manifest, replace_text
+from tumoar.labels import Organ, default_labels
+from tumoar.model import generative
+from tumoar.report import render, report_data
+from tumoar.review import review
+from tumoar.segment import Given, Progress
+from tumoar.segment import segment as _segment
+
+
+def _as(kind: type, value: Any) -> Any:
+    """The same fields under a class that adds to them."""
+    return kind(**{f.name: getattr(value, f.name) for f in fields(value)})
+
+
+class Case(image.Case):
+    """A patient's images on one grid."""
+
+    @classmethod
+    def from_files(
+        cls,
+        *,
+        reference: str | None = None,
+        register: bool = True,
+        skull_stripped: bool | None = None,
+        **files: str | Path,
+    ) -> Self:
+        """Read NIfTI files named by contrast (t1, t1c, t2, flair, dir, ct, other) and bring them together."""
+        images = {name: read_nifti(path) for name, path in files.items()}
+        case = build_case(images, reference=reference, register=register, skull_stripped=skull_stripped)
+        found: Self = _as(cls, case)
+        return found
+
+
+class Model(generative.Model):
+    """Atlas and shape priors."""
+
+    @classmethod
+    def default(cls) -> Self:
+        """The model inside the package."""
+        found: Self = _as(cls, default_model())
+        return found
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """A model file of `tumoar train combine`."""
+        found: Self = _as(cls, load_model([path]))
+        return found
+
+
+class Segmentation(result.Segmentation):
+    """A result, which can also show itself."""
+
+    def report(self, path: str | Path) -> None:
+        """Write the report, one page that opens offline."""
+        notes = review(self)
+        data = report_data(self, notes, {"seed": self.seed, "config": self.config.model_dump(mode="json")})
+        replace_text(Path(path), render(data))
+
+
+def segment(
+    case: image.Case,
+    model: generative.Model | None = None,
+    config: Config | None = None,
+    *,
+    seed: int = 0,
+    given: Given | None = None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> Segmentation:
+    """Labels of one patient; the model in the package unless another is given."""
+    found = _segment(case, model or default_model(), config, seed=seed, given=given, watch=watch)
+    out: Segmentation = _as(Segmentation, found)
+    return out
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A finished result on disk, in the grid of its reference image."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def labels(self) -> npt.NDArray[np.generic]:
+        """The exclusive label map."""
+        return read_nifti(self.folder / "segmentation.nii.gz").data
+
+    def mask(self, organ: str) -> npt.NDArray[np.bool_]:
+        """One structure, by TG-263 name."""
+        return np.asarray(read_nifti(self.folder / "structures" / f"{_known(organ).name}.nii.gz").data, bool)
+
+    def probability(self, organ: str) -> npt.NDArray[np.generic]:
+        """Share of the samples in which a voxel belongs to a structure."""
+        return read_nifti(self.folder / "probabilities" / f"{_known(organ).name}.nii.gz").data
+
+    def volume(self, organ: str) -> dict[str, Any]:
+        """The structure's row of volumes.tsv."""
+        return next(dict(row) for row in self.manifest["volumes"] if row["name"] == _known(organ).name)
+
+
+def load_result(folder: str | Path) -> Stored:
+    """A finished result of `tumoar segment`, every file checked against its manifest."""
+    return Stored(Path(folder), read_manifest(Path(folder)))
+
+
+def _known(name: str) -> Organ:
+    return default_labels().organ(name)

@@ -24,6 +24,8 @@ MARGIN = 10.0
 """Millimeters of background modeled around the head, or around the brain where the skull is stripped."""
 GAP = 3.0
 """Millimeters by which a rim of core is widened to close its gaps."""
+STARTED_LIKE = {"chiasm": "GWM"}
+"""Mixtures whose prior covers more of their neighbors than of themselves: the chiasm is a white tract in CSF."""
 ENCLOSED = 0.05
 """Share of the tumor that core must enclose to count as a rim."""
 
@@ -105,7 +107,8 @@ def start_theta(
     """θ⁽⁰⁾: mean and covariance of the data under each mixture's prior, its means spread over one deviation.
 
     The G means of a mixture are the centers of G equal intervals of [m − σ, m + σ]. Tumor means are set off
-    from the mean of the brain by the distances of Table 4, in standard deviations of the brain.
+    from the mean of the brain by the distances of Table 4, in standard deviations of the brain. What lies
+    mostly in something else starts like its kin (`STARTED_LIKE`).
     """
     Q, N = labels.Q, len(contrasts)
     alike = Theta(
@@ -119,6 +122,10 @@ def start_theta(
     mean = np.where(moments.n[:, None] > 1e-6, moments.d / n[:, None], prior.mu0)
     Sigma = Sigma_given(replace(alike, mu=mean), moments, prior).mode()
     deviation = np.sqrt(np.einsum("qnn->qn", Sigma))
+
+    for name, like in STARTED_LIKE.items():
+        q, source = (labels.component_slice(labels.x_named(n)) for n in (name, like))
+        mean[q], Sigma[q], deviation[q] = mean[source][:1], Sigma[source][:1], deviation[source][:1]
 
     mu = mean.copy()
     for x in range(labels.X):

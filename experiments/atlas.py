@@ -7,7 +7,7 @@ fitted alike, from the affine alignment, coarse to fine as in patients.
 
     python experiments/atlas.py [--quick] [--cache DIR]
 
-The full run trains (about an hour on two cores; it resumes from the cache) and writes docs/results/atlas.md.
+The full run trains (about an hour on two free cores; it resumes from the cache) and writes docs/results/atlas.md.
 `--quick` fits the atlas in the package to one held-out head with few steps.
 """
 
@@ -47,7 +47,7 @@ NAMES = [s.name for s in LABELS.structures if s.trained]
 FULL = AtlasSettings()
 SHORT = replace(
     FULL,
-    levels=(Level((12.0,), 4), Level((7.0,), 3), Level((2.4, 3.2, 4.6), 4), Level((1.7, 2.5, 3.8), 4)),
+    levels=(Level((12.0,), 4), Level((7.0,), 3), Level((2.4, 3.2, 4.6), 4)),
     collapses=0,
 )
 REGULAR = Level((5.0,), 4)
@@ -233,8 +233,9 @@ def write(result, atlas, measured):
         "# The head atlas on heads it has not seen",
         "",
         f"Shipped: `{card['command']}` on {len(card['heads'])} heads, seed {card['seed']}. Split A holds out "
-        "heads 10 and 20, split B 02 and 03 (a shorter schedule, no collapse). All four have labels without "
-        "known flaws; labels are automatic, and eye wall, lens, nerve line and fat are geometry.",
+        "heads 10 and 20, split B 02 and 03 (a shorter schedule without the finest level and the collapse). "
+        "All four have labels without known flaws; labels are automatic, and eye wall, lens, nerve line and "
+        "fat are geometry.",
         "The graded mesh of split A is the shipped file. The regular mesh starts from the deformations of "
         "the graded one before edge collapse and is fitted further. Every mesh is fitted to a held-out head "
         f"from the affine alignment, coarse to fine: {blurs} blur of its probabilities (evaluations of the "

@@ -3,8 +3,8 @@
 A share of the voxels in a box around each tumor is flipped, independently or in blobs; the posterior of
 the shape under the prior and the known flip rate is sampled from the corrupted map on, and its majority
 vote compared with the truth. One cRBM and one MRF serve all kinds of noise; the MRF's β is tuned on
-training patients. The box is part of the problem: nothing outside it is corrupted. Prints, as its last
-line, one JSON object.
+training patients by the same measure. The box is part of the problem: nothing outside it is corrupted.
+Prints, as its last line, one JSON object.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from shape_cases import MODEL, PROJECT, load_models, shapes_of
 
 from tumoar.model.shape.base import ShapePrior, of_color
 from tumoar.model.shape.mrf import FirstOrderMRF
+from tumoar.numerics.convolve import REACH
 from tumoar.train.shape_data import Shape, flips
 
 KINDS = [(rate, grain) for grain in (0.0, 2.0) for rate in (0.05, 0.1, 0.2)]
-BETAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.5)
+BETAS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 MARGIN = 8
+TUNING_PATIENTS, TUNING_SWEEPS = 4, 40
 
 
 def restore(prior: ShapePrior, seen, part, log_odds: float, sweeps: int, rng) -> np.ndarray:
@@ -60,8 +62,13 @@ def corrupted(shape: Shape, kind, box: int | None, seed: int):
     part = (slice(None),) * 3
     if box is not None:
         surface = np.argwhere(truth & ~binary_erosion(truth))
-        corner = surface[np.random.default_rng(seed).integers(len(surface))] - box // 2
-        part = tuple(slice(max(0, c), c + box) for c in corner)
+        corner = surface[np.random.default_rng(seed).integers(len(surface))] - box // 2 + REACH
+        # no voxel farther than a filter's reach matters to the box
+        around = tuple(slice(c - REACH, c + box + REACH) for c in corner)
+        truth = np.ascontiguousarray(
+            np.pad(truth, REACH + box)[tuple(slice(a.start + box, a.stop + box) for a in around)]
+        )
+        part = (slice(REACH, -REACH),) * 3
     seen = truth.copy()
     seen[part] ^= flips(truth[part].shape, rate, grain, rng)
     return truth, seen, part, float(np.log((1 - rate) / rate)), rng
@@ -75,18 +82,13 @@ def score(prior: ShapePrior | None, shape: Shape, kind, box: int | None, seed: i
 
 def tune(shapes, box: int | None, sweeps: int) -> float:
     """β with the best mean Dice over all kinds of noise."""
-    means = {
-        beta: float(
-            np.mean(
-                [
-                    score(FirstOrderMRF(beta), s, k, box, i, sweeps)
-                    for i, s in enumerate(shapes)
-                    for k in KINDS
-                ]
-            )
-        )
-        for beta in BETAS
-    }
+    means = {}
+    for beta in BETAS:
+        scores = [
+            score(FirstOrderMRF(beta), s, k, box, i, sweeps) for i, s in enumerate(shapes) for k in KINDS
+        ]
+        means[beta] = float(np.mean(scores))
+    logging.info("beta %s", {b: round(m, 4) for b, m in means.items()})
     return max(means, key=lambda beta: means[beta])
 
 
@@ -113,10 +115,9 @@ def main() -> None:
             largest = options.largest or 20_000
             train, held = ([s for s in x if s.volume < largest] for x in (train, held))
         chosen = np.random.default_rng(1).permutation(len(held))[:n]
-        few = 2 if options.quick else 4
-        beta = options.beta or tune(
-            train[:: max(1, len(train) // few)][:few], options.box, 10 if options.quick else 20
-        )
+        few = 2 if options.quick else TUNING_PATIENTS
+        examples = [train[i] for i in np.random.default_rng(3).permutation(len(train))[:few]]
+        beta = options.beta or tune(examples, options.box, 10 if options.quick else TUNING_SWEEPS)
         priors = {"crbm": models[name], "mrf": FirstOrderMRF(beta), "none": None}
         table: dict[str, list] = {p: [] for p in priors}
         logging.info("%s beta %s", name, beta)

@@ -2,8 +2,8 @@
 
 The free energy per voxel above the empty map is compared between held-out shapes, the same shapes with
 their blocks shuffled, eroded, dilated, and spheres of equal volume. Free sweeps (no data) from a real
-shape and from the empty map show whether the prior keeps what it should. Prints, as its last line, one
-JSON object.
+shape and from the empty map show whether the prior keeps what it should; free sweeps from spheres are
+samples to look at. Prints, as its last line, one JSON object.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 BLOCK = 8
+SPHERES = (4_000, 12_000)  # mm³, where the samples start
 
 
 def shuffled(v, rng):
@@ -80,6 +81,21 @@ def picture(model, path):
     plt.close(figure)
 
 
+def samples(model, sweeps, path, rng):
+    """Middle slices of spheres after free sweeps."""
+    figure, axes = plt.subplots(len(SPHERES), 4, figsize=(8, 4.2))
+    for volume, row in zip(SPHERES, axes):
+        v = np.pad(sphere(volume), 12)
+        out = free_sweeps(model, v, sweeps, rng)
+        middle = v.shape[0] // 2
+        for axis, x in zip(row, (v[middle], out[middle], out[:, middle], out[:, :, middle])):
+            axis.imshow(x, cmap="gray_r", interpolation="nearest", vmin=0, vmax=1)
+            axis.set_axis_off()
+    figure.tight_layout(pad=0.3)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
@@ -87,6 +103,7 @@ def main() -> None:
     parser.add_argument("--maps", default="zy")
     parser.add_argument("--shapes", type=int, default=10)
     parser.add_argument("--sweeps", type=int, default=200)
+    parser.add_argument("--largest", type=int, default=None, help="leave out shapes above this volume in mm³")
     options = parser.parse_args()
     n, sweeps = (1, 5) if options.quick else (options.shapes, options.sweeps)
     models, cards = load_models(options.model)
@@ -94,8 +111,9 @@ def main() -> None:
     for name in options.maps:
         model = models[name]
         train, held = shapes_of(name, cards[name])
-        if options.quick:
-            train, held = ([s for s in x if s.volume < 10_000] for x in (train, held))
+        largest = 10_000 if options.quick else options.largest
+        if largest:
+            train, held = ([s for s in x if s.volume < largest] for x in (train, held))
         rng = np.random.default_rng(2)
         rises = [
             {k: model.rise(x) for k, x in altered(held[i].v, rng).items() if x.any()}
@@ -105,6 +123,7 @@ def main() -> None:
         means = {k: float(np.mean([r[k] for r in rises if k in r])) for k in rises[0]}
         lowest = np.mean([min(r, key=lambda k: r[k]) in ("true", "sphere") for r in rises])
         middle = sorted(held, key=lambda s: s.volume)[len(held) // 3]
+        n_held = len(rises)
         v = np.pad(middle.v, 16).astype(bool)
         kept = free_sweeps(model, v, sweeps, rng)
         risen = free_sweeps(model, np.zeros_like(v), sweeps, rng)
@@ -120,18 +139,24 @@ def main() -> None:
         f = figures[name]
         lines += [
             f"## Map {name}", "",
-            f"Free energy per voxel above the empty map, mean of {n} held-out shapes:", "",
+            f"Free energy per voxel above the empty map, mean of {n_held} held-out shapes"
+            + (f" below {largest} mm³" if largest else "") + ":", "",
             "| " + " | ".join(f["free_energy"]) + " |", "|" + "---|" * len(f["free_energy"]),
             "| " + " | ".join(str(x) for x in f["free_energy"].values()) + " |", "",
             f"After {sweeps} free sweeps from a held-out shape of {middle.volume} mm³: "
             f"volume x {f['kept_volume']}, Dice {f['kept_dice']}, "
             f"largest part {f['kept_largest_part']}. From the empty map: "
-            f"{f['risen_from_empty']} voxels.", "", f"![filters](../figures/filters_{name}.png)", "",
+            f"{f['risen_from_empty']} voxels.", "",
+            "Filters, strongest first, two middle slices each:", "",
+            f"![filters](../figures/filters_{name}.png)", "",
+            f"Samples: spheres of {' and '.join(f'{x // 1000} cm³' for x in SPHERES)} (left) after {sweeps} "
+            "free sweeps, three middle slices:", "", f"![samples](../figures/samples_{name}.png)", "",
         ]  # fmt: skip
         if not options.quick:
             picture(model, PROJECT / "docs" / "figures" / f"filters_{name}.png")
+            samples(model, sweeps, PROJECT / "docs" / "figures" / f"samples_{name}.png", rng)
     if not options.quick:
-        out = PROJECT / "docs" / "results" / "shape.md"
+        out = PROJECT / "docs" / "results" / "shape_prior.md"
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text("\n".join(lines), encoding="utf-8")
     print(json.dumps(figures))

@@ -28,7 +28,7 @@ def shape(
     ] = "recovery",
     steps: Annotated[int | None, typer.Option(help="Gradient steps (default: those of the rule).")] = None,
     held_out: Annotated[int, typer.Option(help="Patients to hold out for tests.")] = 30,
-    validation: Annotated[int, typer.Option(help="Further patients not trained on, to watch it.")] = 10,
+    validation: Annotated[int, typer.Option(help="Further patients not trained on, to watch it.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 2019,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder for checkpoints; a run found there is resumed.")

@@ -7,7 +7,7 @@ fitted alike, from the affine alignment, coarse to fine as in patients.
 
     python experiments/atlas.py [--quick] [--cache DIR]
 
-The full run trains (about an hour on two free cores; it resumes from the cache) and writes docs/results/atlas.md.
+The full run trains (about an hour on two cores; it resumes from the cache) and writes docs/results/atlas.md.
 `--quick` fits the atlas in the package to one held-out head with few steps.
 """
 

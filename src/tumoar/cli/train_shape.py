@@ -28,7 +28,7 @@ def shape(
     ] = "recovery",
     steps: Annotated[int | None, typer.Option(help="Gradient steps (default: those of the rule).")] = None,
     held_out: Annotated[int, typer.Option(help="Patients to hold out for tests.")] = 30,
-    validation: Annotated[int, typer.Option(help="Further patients not trained on, to watch it.")] = 0,
+    validation: Annotated[int, typer.Option(help="Further patients not trained on, to watch it.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 2019,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder for checkpoints; a run found there is resumed.")
@@ -41,18 +41,17 @@ def shape(
     from tumoar.io.shapes import shape_section
     from tumoar.io.store import save_sections
     from tumoar.model.shape.crbm import sparse
-    from tumoar.train.shape import PAPER, ShapeTraining
+    from tumoar.train.shape import PAPER, SETTINGS
     from tumoar.train.shape_data import split_by_patient
 
     if not maps or set(maps) - set("zy"):
         raise UsageError("maps", "maps must be z, y or zy", found=maps)
-    config = PAPER if rule == "cd" else ShapeTraining()
-    if steps is not None:
-        config = replace(config, steps=steps)
     labels = [int(x) for x in core.split(",")]
     shapes = read_shapes(masks, labels)
     sections = {}
     for name in maps:
+        config = PAPER if rule == "cd" else SETTINGS[name]
+        config = config if steps is None else replace(config, steps=steps)
         rest, held = split_by_patient(shapes[name], held_out, seed)
         used, watched = split_by_patient(rest, validation, seed + 1)
         checkpoint = None if checkpoints is None else checkpoints / f"shape_{name}.npz"

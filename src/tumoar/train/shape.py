@@ -29,24 +29,27 @@ from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import REACH, M, R, pack
 from tumoar.numerics.convolve_field import draw_field
 from tumoar.numerics.convolve_moments import moments
-from tumoar.train.shape_data import ByteArray, Shape, components, flips, window
+from tumoar.train.shape_data import ByteArray, Patches, Shape, flips, patches_of, window
 
 FloatArray = npt.NDArray[np.float64]
 TIED = 8  # voxels that share one free tap
 CHECK = 100  # steps from check to check
 MONITOR = 200  # steps from one free-energy gap to the next
-MONITORED = 2  # shapes on each side of the gap
+MONITORED = 2  # shapes on each side of the free-energy gap
 LARGEST_FALL = 2.0  # nats per voxel
+_PARAMETERS = ("parameters", "averaged", "momentum")
 
 
 @dataclass(frozen=True)
 class ShapeTraining:
     """Settings; the defaults are our own, `PAPER` has the paper's."""
 
-    steps: int = 1500
-    step: float = 1e-5  # root mean square change of a filter's taps at first, or the plain step size
-    bias_step: float = 400.0  # that of the biases, relative to it
+    steps: int = 1200
+    step: float = 0.003  # root mean square change of whitened taps at first, in nats; or the plain step size
+    bias_step: float = 1.0  # that of the biases, relative to it
     scaled: bool = True  # steps of a set size, decaying to zero, along a moving average of the gradient
+    floor: float = 0.3  # of the variances that whiten: bounds the steps of fine detail
+    average_memory: float = 0.985  # of the parameters' moving average, the model that training yields
     batch: int = 4
     pool: int = 40
     window: int = 36
@@ -56,17 +59,27 @@ class ShapeTraining:
     life: float = 8.0
     rates: tuple[float, float] = (0.03, 0.3)
     grains: tuple[float, float] = (1.0, 3.0)
-    start_norm: float = (
-        0.05  # of each filter, along principal components of the data; 0: small random filters
-    )
-    hidden_bias: float = -3.0
+    blob_share: float = 0.5  # of the corrupted windows; the others are corrupted voxel by voxel
+    # Filters that start as majority votes: of (2 n)³ voxels, and the nats they give a voxel deep inside.
+    local: tuple[tuple[int, float], ...] = ((2, 3.0), (2, 3.0))
+    start_scale: float = 0.1  # nats, inputs of the other filters; 0: all are small and random
+    hidden_bias: float = -2.5  # input of those others from the mean patch
     offset_memory: float = 0.99
     largest_norm: float = 50.0
 
 
+SETTINGS = {
+    "y": ShapeTraining(),
+    "z": ShapeTraining(
+        steps=1400, free_share=0.1, life_free=10.0, life=16.0, rates=(0.03, 0.2), grains=(1.0, 2.5),
+        blob_share=0.3, local=((1, 6.0), (2, 1.5), (2, 1.5)),
+    ),
+}  # fmt: skip
+"""What the shipped priors were trained with, map by map."""
+
 PAPER = ShapeTraining(
     steps=9600, step=0.1, bias_step=1.0, scaled=False, batch=10, pool=10, window=24, free_share=1.0,
-    life_free=1.0, start_norm=0.0, hidden_bias=-2.0,
+    life_free=1.0, local=(), start_scale=0.0, hidden_bias=-2.0, average_memory=0.0,
 )  # fmt: skip
 
 
@@ -105,16 +118,18 @@ class State:
     parameters: Parameters
     mu: float
     lam: FloatArray
-    average: Parameters
-    square: npt.NDArray[np.float64]
+    averaged: Parameters  # moving average of the parameters
+    momentum: Parameters  # moving average of the gradient, filters in whitened coordinates
+    square: FloatArray  # moving mean square of the gradient, per filter and per bias
+    whiten: FloatArray  # (R³, R³) taps = whiten @ coordinates, whose unit changes inputs by about 1 nat
     chains: Chains
     turn: int
     rng: dict[str, Any]
 
     @property
     def model(self) -> CRBM:
-        """The cRBM at this step."""
-        w, b, a = self.parameters
+        """The cRBM averaged over the last steps: single ones swing between too much tumor and too little."""
+        w, b, a = self.averaged
         return CRBM(w.astype(np.float32), b.astype(np.float32), a)
 
 
@@ -131,25 +146,47 @@ class Info(NamedTuple):
 def start(shapes: Sequence[Shape], config: ShapeTraining, seed: int) -> State:
     """Parameters and pool before the first step."""
     rng = np.random.default_rng(seed)
-    if config.start_norm:
-        leading = components(shapes, M // 2, rng)
-        w = config.start_norm * np.concatenate([leading, -leading])
-        w += rng.normal(0, 0.03 * config.start_norm / R**1.5, w.shape)
-    else:
-        w = rng.normal(0, 0.002, (M, R, R, R))
     mu = float(np.mean([s.volume / np.prod(np.array(s.v.shape) + 2 * config.margin) for s in shapes]))
-    b = np.full(M, config.hidden_bias)
-    lam = expit(b)
-    a = float(np.log(mu / (1 - mu)) - TIED * (lam * w.sum((1, 2, 3))).sum())
+    seen = patches_of(shapes, rng)
+    w, b = _first_filters(seen, config, rng)
+    lam = expit(b + TIED * w.reshape(M, -1) @ seen.mean) if config.start_scale else expit(b)
+    # local filters are balanced between inside and outside; the others shift the mean of v by nothing
+    a = -sum(strength for _, strength in config.local) if config.local else float(np.log(mu / (1 - mu)))
+    a -= float(TIED * (lam * w.sum((1, 2, 3)))[len(config.local) :].sum())
+    whiten = seen.components / (TIED * np.sqrt(seen.variances + config.floor))
     size = (config.pool, *(config.window + 2 * REACH,) * 3)
     empty = np.zeros(size, np.uint8)
     chains = Chains(
         empty, empty.copy(), empty.copy(), np.zeros(config.pool, np.float32), np.zeros(config.pool, bool)
     )
     still = Parameters(np.zeros_like(w), np.zeros_like(b), 0.0)
+    first = Parameters(w, b, a)
     return State(
-        0, Parameters(w, b, a), mu, lam, still, np.zeros(2 * M + 1), chains, 0, dict(rng.bit_generator.state)
+        0, first, mu, lam, first, still, np.zeros(2 * M + 1), whiten, chains, 0, dict(rng.bit_generator.state)
     )
+
+
+def _first_filters(
+    seen: Patches, config: ShapeTraining, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """w, b: a few local majority votes, then ± the leading components of the data, faintly."""
+    if not config.start_scale:
+        return rng.normal(0, 0.002, (M, R, R, R)), np.full(M, config.hidden_bias)
+    n = len(config.local)
+    count = (M - n + 1) // 2
+    leading = (
+        seen.components[:, :count] * config.start_scale / (TIED * np.sqrt(seen.variances[:count] + 1e-3))
+    )
+    w = np.concatenate([np.zeros((n, R**3)), leading.T, -leading.T])[:M]
+    w[n:] += rng.normal(0, 0.03 * w.std(), w[n:].shape)
+    b = config.hidden_bias - TIED * w @ seen.mean
+    w = w.reshape(M, R, R, R)
+    for m, (size, strength) in enumerate(config.local):
+        # +strength is the input with all taps on, −strength with none; so is what it gives a voxel
+        part = slice(R // 2, R // 2 + size)
+        w[m, part, part, part] = 2 * strength / (TIED * size**3)
+        b[m] = -strength
+    return w, b
 
 
 def train(
@@ -159,13 +196,12 @@ def train(
 
     `unseen` shapes, of patients not trained on, are for the free-energy gap alone.
     """
-    probe = sorted(shapes, key=lambda s: s.volume)[len(shapes) // 4].v
     ours, theirs = (sorted(x, key=lambda s: s.volume)[len(x) // 4 :][:MONITORED] for x in (shapes, unseen))
     gap = np.nan
     while state.step < config.steps:
         state, info = advance(shapes, config, state)
         if state.step % CHECK == 0:
-            _require_bounded(state.model.rise(probe))
+            _require_bounded(state.model.rise(ours[0].v))
         if theirs and state.step % MONITOR == 0:
             gap = free_energy_gap(state.model, ours, theirs)
         yield state, info._replace(gap=gap)
@@ -226,8 +262,9 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
     mu = keep * state.mu + (1 - keep) * mean_v / voxels
     lam = keep * state.lam + (1 - keep) * mean_h / config.batch
     centered = centered_gradient(Difference(total.wh / voxels, total.h / voxels, total.v / voxels), mu, lam)
-    average, square, direction = _direction(state, config, centered)
+    momentum, square, direction = _direction(state, config, centered)
     parameters = _moved(state.parameters, uncentered(direction, mu, lam))
+    averaged = _blended(state.averaged, parameters, config.average_memory)
     norm = float(np.sqrt((parameters.w**2).sum((1, 2, 3))).max())
     if not np.isfinite(norm) or norm > config.largest_norm:
         raise FitError(
@@ -235,7 +272,7 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
             do="resume from the last checkpoint with a smaller step",
         )  # fmt: skip
     state = State(
-        state.step + 1, parameters, mu, lam, average, square, chains,
+        state.step + 1, parameters, mu, lam, averaged, momentum, square, state.whiten, chains,
         (state.turn + config.batch) % config.pool, dict(rng.bit_generator.state),
     )  # fmt: skip
     return state, Info(state.step, unequal / voxels, on_model / max(on_data, 1), norm)
@@ -255,20 +292,35 @@ def uncentered(step: Parameters, mu: float, lam: npt.NDArray) -> Parameters:
 
 def _direction(
     state: State, config: ShapeTraining, g: Parameters
-) -> tuple[Parameters, npt.NDArray[np.float64], Parameters]:
-    """The step along g; scaled for each filter by itself, otherwise one learns and the others idle."""
+) -> tuple[Parameters, FloatArray, Parameters]:
+    """The step along g, scaled for each filter by itself, otherwise one learns and the others idle.
+
+    Filters move in whitened coordinates: in plain taps the mean density, whose variance is a thousand times
+    that of fine detail, takes nearly all of each step.
+    """
     if not config.scaled:
         step = Parameters(config.step * g.w, config.step * g.b, config.step * g.a)
-        return state.average, state.square, step
-    m, n = state.average, state.step + 1
-    average = Parameters(0.9 * m.w + 0.1 * g.w, 0.9 * m.b + 0.1 * g.b, 0.9 * m.a + 0.1 * g.a)
-    squared = np.concatenate([np.square(g.w).mean((1, 2, 3)), np.square(g.b), [g.a**2]])
+        return state.momentum, state.square, step
+    m, n = state.momentum, state.step + 1
+    whitened = (g.w.reshape(M, -1) @ state.whiten).reshape(g.w.shape)
+    momentum = Parameters(0.9 * m.w + 0.1 * whitened, 0.9 * m.b + 0.1 * g.b, 0.9 * m.a + 0.1 * g.a)
+    squared = np.concatenate([np.square(whitened).mean((1, 2, 3)), np.square(g.b), [g.a**2]])
     square = 0.98 * state.square + 0.02 * squared
     size = config.step * min(1.0, n / 20) * max(0.03, 1 - state.step / config.steps)
     scale = size * np.sqrt(1 - 0.98**n) / (1 - 0.9**n) / (np.sqrt(square) + 1e-30)
     scale[M:] *= config.bias_step
-    w_scale, b_scale, a_scale = scale[:M, None, None, None], scale[M : 2 * M], float(scale[-1])
-    return average, square, Parameters(w_scale * average.w, b_scale * average.b, a_scale * average.a)
+    taps = (scale[:M, None] * momentum.w.reshape(M, -1)) @ state.whiten.T
+    return (
+        momentum,
+        square,
+        Parameters(taps.reshape(g.w.shape), scale[M : 2 * M] * momentum.b, float(scale[-1]) * momentum.a),
+    )
+
+
+def _blended(p: Parameters, q: Parameters, keep: float) -> Parameters:
+    """keep p + (1 − keep) q."""
+    new = 1 - keep
+    return Parameters(keep * p.w + new * q.w, keep * p.b + new * q.b, keep * p.a + new * q.a)
 
 
 def _moved(p: Parameters, step: Parameters) -> Parameters:
@@ -289,7 +341,7 @@ def _restart(
     if rng.random() < config.free_share:
         return
     rate = rng.uniform(*config.rates)
-    grain = rng.uniform(*config.grains) if rng.random() < 0.5 else 0.0
+    grain = rng.uniform(*config.grains) if rng.random() < config.blob_share else 0.0
     inner = (slice(REACH, -REACH),) * 3
     chains.seen[c][inner] ^= flips((config.window,) * 3, rate, grain, rng)
     chains.log_odds[c] = np.log((1 - rate) / rate)
@@ -300,14 +352,16 @@ def _restart(
 def to_arrays(state: State) -> dict[str, npt.NDArray]:
     """A state as named arrays, for a checkpoint."""
     c = state.chains
-    return {
-        "step": np.array(state.step), "w": state.parameters.w, "b": state.parameters.b,
-        "a": np.array(state.parameters.a), "mu": np.array(state.mu), "lam": state.lam,
-        "average_w": state.average.w, "average_b": state.average.b, "average_a": np.array(state.average.a),
-        "square": state.square, "data": np.packbits(c.data), "state": np.packbits(c.state),
+    out = {
+        "step": np.array(state.step), "mu": np.array(state.mu), "lam": state.lam, "square": state.square,
+        "whiten": state.whiten, "data": np.packbits(c.data), "state": np.packbits(c.state),
         "seen": np.packbits(c.seen), "size": np.array(c.data.shape), "log_odds": c.log_odds, "alive": c.alive,
         "turn": np.array(state.turn), "rng": np.array(json.dumps(state.rng)),
     }  # fmt: skip
+    for name in _PARAMETERS:
+        for key, x in zip("wba", getattr(state, name)):
+            out[f"{name}_{key}"] = np.array(x)
+    return out
 
 
 def from_arrays(x: dict[str, npt.NDArray]) -> State:
@@ -316,8 +370,10 @@ def from_arrays(x: dict[str, npt.NDArray]) -> State:
     data, chain, seen = (
         np.unpackbits(x[k])[: int(np.prod(size))].reshape(size) for k in ("data", "state", "seen")
     )
+    parameters, averaged, momentum = (
+        Parameters(x[f"{name}_w"], x[f"{name}_b"], float(x[f"{name}_a"])) for name in _PARAMETERS
+    )
     return State(
-        int(x["step"]), Parameters(x["w"], x["b"], float(x["a"])), float(x["mu"]), x["lam"],
-        Parameters(x["average_w"], x["average_b"], float(x["average_a"])), x["square"],
+        int(x["step"]), parameters, float(x["mu"]), x["lam"], averaged, momentum, x["square"], x["whiten"],
         Chains(data, chain, seen, x["log_odds"], x["alive"]), int(x["turn"]), json.loads(str(x["rng"])),
     )  # fmt: skip

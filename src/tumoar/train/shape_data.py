@@ -81,21 +81,29 @@ def flips(shape: Sequence[int], rate: float, grain: float, rng: np.random.Genera
     return ndtr(field / field.std()) < rate
 
 
-def components(
-    shapes: Sequence[Shape], count: int, rng: np.random.Generator, patches: int = 6000
-) -> npt.NDArray[np.float64]:
-    """(count, R, R, R) principal components of patches that hold both values, of unit norm."""
+@dataclass(frozen=True)
+class Patches:
+    """Statistics of patches that hold both values, averaged in 2x2x2 blocks: what filters see of the data."""
+
+    mean: npt.NDArray[np.float64]  # (R³,)
+    variances: npt.NDArray[np.float64]  # (R³,) along the principal components, largest first
+    components: npt.NDArray[np.float64]  # (R³, R³), one orthonormal component per column
+
+
+def patches_of(shapes: Sequence[Shape], rng: np.random.Generator, count: int = 6000) -> Patches:
+    """Mean and principal components of `count` random patches."""
     X: list[npt.NDArray] = []
-    while len(X) < patches:
+    while len(X) < count:
         v = window(shapes, 2 * REACH, R, rng)
         for _ in range(40):
             i, j, k = rng.integers(0, v.shape[0] - 2 * R + 1, 3)
             patch = v[i : i + 2 * R, j : j + 2 * R, k : k + 2 * R]
             if 0.02 < patch.mean() < 0.98:
                 X.append(patch.reshape(R, 2, R, 2, R, 2).mean((1, 3, 5)).ravel())
-    centered = np.array(X) - np.mean(X, axis=0)
-    _, vectors = np.linalg.eigh(centered.T @ centered)
-    leading = vectors[:, ::-1][:, :count].T
+    mean = np.mean(X, axis=0)
+    centered = np.array(X) - mean
+    values, vectors = np.linalg.eigh(centered.T @ centered / len(X))
+    vectors = vectors[:, ::-1]
     # eigh leaves signs open; fix them, so that the same data give the same start everywhere
-    leading = leading * np.where(leading[:, :1] + leading.sum(1, keepdims=True) < 0, -1, 1)
-    return leading.reshape(count, R, R, R)
+    vectors = vectors * np.where(vectors[:1] + vectors.sum(0, keepdims=True) < 0, -1, 1)
+    return Patches(mean, np.maximum(values[::-1], 0), vectors)

@@ -1,4 +1,4 @@
-"""`tumoar segment` up to where the work begins: what it refuses, what it says, that it leaves nothing behind."""
+"""`tumoar segment` up to where the work begins: what it refuses and says, that it leaves nothing behind."""
 
 import json
 

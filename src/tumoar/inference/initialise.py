@@ -25,7 +25,7 @@ MARGIN = 10.0
 GAP = 3.0
 """Millimeters by which a rim of core is widened to close its gaps."""
 STARTED_LIKE = {"chiasm": "GWM"}
-"""Mixtures whose prior covers more of their neighbors than of themselves: the chiasm is a white tract in CSF."""
+"""Mixtures whose prior covers more of their neighbors than of themselves: chiasm is white tract in CSF."""
 ENCLOSED = 0.05
 """Share of the tumor that core must enclose to count as a rim."""
 

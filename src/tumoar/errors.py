@@ -6,6 +6,8 @@ interface (docs/errors.md); code 1 is left for faults of our own.
 
 from __future__ import annotations
 
+import os
+
 
 class TumoarError(Exception):
     """A refusal with an exit code; subclasses fix the code, `id` names the row in docs/errors.md."""
@@ -90,3 +92,10 @@ class IntegrityError(TumoarError):
     """What was written, or is to be resumed, is not what it claims to be."""
 
     exit_code = 12
+
+
+def not_written(what: str, error: OSError, file: object = None) -> OutputError:
+    """The refusal for an output that the system would not take (B58)."""
+    found = os.strerror(error.errno).lower() if error.errno else "input/output error"
+    do = "check the folder, its permissions and the space on its disk"
+    return OutputError("B58", what, file=file, found=found, do=do)

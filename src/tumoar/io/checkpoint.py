@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.errors import IntegrityError, OutputError
+from tumoar.errors import IntegrityError, not_written
 
 Arrays = dict[str, npt.NDArray]
 _HASH = 64
@@ -58,12 +58,7 @@ class Checkpoints:
         except OSError as error:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            raise OutputError(
-                "B58",
-                "cannot write a checkpoint",
-                found=os.strerror(error.errno).lower() if error.errno else "input/output error",
-                do="check the folder, its permissions and the space on its disk",
-            ) from error
+            raise not_written("cannot write a checkpoint", error) from error
 
     def _read(self, path: Path) -> Arrays | None:
         try:

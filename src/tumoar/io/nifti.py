@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar import __version__
-from tumoar.errors import IntegrityError, OutputError, ResourceError, TumoarError, UnreadableFileError
+from tumoar.errors import IntegrityError, ResourceError, TumoarError, UnreadableFileError, not_written
 from tumoar.image import Grid, Image
 from tumoar.io.nifti_header import (
     COPY_AGAIN,
@@ -224,13 +224,7 @@ def write_nifti(path: str | Path, array: Array, grid: Grid) -> None:
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise OutputError(
-            "B58",
-            "cannot write",
-            file=_plain(path),
-            found=os.strerror(error.errno).lower() if error.errno else "input/output error",
-            do="check the folder, its permissions and the space on its disk",
-        ) from error
+        raise not_written("cannot write", error, _plain(path)) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

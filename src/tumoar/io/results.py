@@ -22,7 +22,7 @@ import numpy as np
 
 from tumoar.assemble import to_input
 from tumoar.deliver import Delivered, cleaned, deliver, organ, same_space
-from tumoar.errors import IntegrityError, OutputError, UnreadableFileError
+from tumoar.errors import IntegrityError, UnreadableFileError, not_written
 from tumoar.image import Grid
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.labels import LabelTable, Structure, TumorClass
@@ -81,13 +81,7 @@ def write_result(
         _sync(work)
         _publish(work, out)
     except OSError as error:
-        raise OutputError(
-            "B58",
-            "cannot write the result",
-            file=out,
-            found=os.strerror(error.errno).lower() if error.errno else "input/output error",
-            do="check the folder, its permissions and the space on its disk",
-        ) from error
+        raise not_written("cannot write the result", error, out) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

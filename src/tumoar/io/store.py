@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.errors import ModelFileError, OutputError
+from tumoar.errors import ModelFileError, not_written
 from tumoar.labels import LabelTable, parse_labels
 from tumoar.model.atlas import Atlas
 
@@ -67,13 +67,7 @@ def save_sections(path: str | Path, sections: Mapping[str, Section]) -> str:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise OutputError(
-            "B58",
-            "cannot write",
-            file=path,
-            found=os.strerror(error.errno).lower() if error.errno else "input/output error",
-            do="check the folder, its permissions and the space on its disk",
-        ) from error
+        raise not_written("cannot write", error, path) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -9,8 +9,10 @@ from small_run import CONFIG, MODEL, Memory, run
 
 from tumoar.contrasts import find_contrast
 from tumoar.errors import ChannelError
+from tumoar.image import Grid
+from tumoar.inference.gem import placed_on
 from tumoar.numerics.threads import use_threads
-from tumoar.review import review
+from tumoar.review import check_coverage, review
 from tumoar.segment import Given
 
 
@@ -131,6 +133,15 @@ def test_image_with_a_hole_is_refused():
     D[1, 18:30, 18:30, 18:30] = np.nan
     with pytest.raises(ChannelError, match="E5-B24 FLAIR has no usable value in"):
         run(case=replace(case, D=D))
+
+
+def test_image_may_reach_beyond_the_mesh():
+    """Space that the atlas does not cover is no brain, with or without values."""
+    case = small_head.case()
+    D = np.pad(case.D, ((0, 0), (0, 30), (0, 0), (0, 0)), constant_values=np.nan)
+    grid = Grid((small_head.SIZE + 30, small_head.SIZE, small_head.SIZE), np.eye(4))
+    wide = replace(case, D=D, grid=grid)
+    check_coverage(wide, placed_on(wide, MODEL.atlas, np.eye(4), CONFIG.gem))
 
 
 def test_review_sees_a_contrast_that_is_not_what_its_name_says(undisturbed):

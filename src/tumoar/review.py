@@ -19,6 +19,7 @@ from tumoar.image import Case
 from tumoar.model.atlas import Placed
 from tumoar.numerics import tetra
 from tumoar.numerics.autocorrelation import effective_size
+from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.quality import MOST_UNUSABLE, Note
 from tumoar.result import Segmentation
 
@@ -37,8 +38,10 @@ DARKER = {"FLAIR": ("CSF", "GGM"), "T1": ("CSF", "GWM"), "T1c": ("CSF", "GWM"), 
 def check_coverage(case: Case, placed: Placed) -> None:
     """B24: every contrast has a value in nearly all of the brain, its rim aside (stripping tools differ)."""
     atlas = placed.atlas
-    brain = atlas.alpha[:, atlas.labels.in_brain].sum(1, keepdims=True)
-    prior = tetra.rasterize(placed.reference, placed.tetrahedra, brain, placed.shape, 0)[..., 0]
+    brain = merge_labels(
+        atlas.alpha, atlas.labels.in_brain.astype(int)
+    )  # column 0, not brain, beyond the mesh
+    prior = tetra.rasterize(placed.reference, placed.tetrahedra, brain, placed.shape, 0)[..., 1]
     inner = ndi.binary_erosion(prior > 0.95, iterations=5)
     for contrast, valid in zip(case.contrasts, case.valid):
         share = 1 - float(valid[inner].mean()) if inner.any() else 0.0

@@ -110,7 +110,7 @@ def find_placement(case: Case, template: Template, config: AffineConfig | None =
     turned = [
         refine(p.matrix, middle, template, 0, SIMILAR, config, passes=20, tolerance=0.5) for p in turned
     ]
-    rivals = [p.score for p in turned if _degrees(p.matrix) > config.largest_rotation]
+    rivals = [p for p in turned if _degrees(p.matrix) > config.largest_rotation]
 
     # The size that the image itself asks for, without what is expected of heads.
     loose = config.model_copy(update={"scale_sd": np.inf})
@@ -118,7 +118,10 @@ def find_placement(case: Case, template: Template, config: AffineConfig | None =
 
     quality = _quality(best, fine, template)
     quality["free scale"] = float(rotation_and_scales(_inverse(free.matrix))[1].mean())
-    quality["turned"] = max(rivals, default=0.0) - at_middle.score
+    if rivals:
+        rival = max(rivals, key=lambda p: p.score)
+        quality["turned"] = rival.score - at_middle.score
+        quality["turned anatomy"] = _quality(rival, fine, template)["anatomy"] - quality["anatomy"]
     quality["spread"] = float(np.mean([_distance(p.matrix, best.matrix, template) for p in poses]))
     failures = _failures(quality, config)
     return AffineResult(_inverse(best.matrix), quality, failures)
@@ -334,6 +337,15 @@ def _quality(pose: Pose, signal: Signal, template: Template) -> dict[str, float]
     }
 
 
+def _fits_turned(quality: dict[str, float], config: AffineConfig) -> bool:
+    """Whether another way up explains the image better, and what lies deep in the brain as well.
+
+    The outside alone can mislead: skull and air of a smooth head look much the same from several sides.
+    """
+    better = quality.get("turned", -np.inf) >= config.turned_margin
+    return better and quality["turned anatomy"] >= 0
+
+
 def _failures(quality: dict[str, float], config: AffineConfig) -> tuple[str, ...]:
     low, high = config.scale_range
     checks = (
@@ -341,7 +353,7 @@ def _failures(quality: dict[str, float], config: AffineConfig) -> tuple[str, ...
         (quality["smallest scale"] >= low, "B39 the head would be smaller than any adult's"),
         (quality["largest scale"] <= high, "B39 the head would be larger than any adult's"),
         (quality["rotation"] < config.largest_rotation, "B38 the head would lie across the image"),
-        (quality["turned"] < config.turned_margin, "B38 it fits better turned than the header says"),
+        (not _fits_turned(quality, config), "B38 it fits better turned than the header says"),
         (quality["anatomy"] >= config.least_anatomy, "B38 intensities do not follow the anatomy"),
         (quality["in head"] >= config.least_in_head, "B38 part of the brain would lie in air"),
         (quality["inside"] >= config.least_inside, "B37 part of the brain would lie outside the image"),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 
 import numba as nb
@@ -19,6 +18,7 @@ import numpy as np
 from scipy.fft import irfftn, next_fast_len, rfftn
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 from threadpoolctl import threadpool_limits
+from timing import best
 
 from tumoar.io.shapes import section_shape
 from tumoar.io.store import load_sections
@@ -38,16 +38,6 @@ def case(rng):
     score = np.where(brain, -distance + 9 * rough / rough.std(), -np.inf)
     tumor = score >= np.partition(score.ravel(), -60_000)[-60_000]
     return tumor | (brain & (rng.random(SHAPE) < 0.002)), distance_transform_edt(~tumor) <= 10, brain
-
-
-def best(run, repeats):
-    run()
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
 
 
 def peak_gflops():

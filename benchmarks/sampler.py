@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 
 import numba as nb
 import numpy as np
 from threadpoolctl import threadpool_limits
+from timing import best
 
 from tumoar.contrasts import find_contrast
 from tumoar.labels import default_labels
@@ -79,16 +79,6 @@ def in_numpy(D, pi, groups, theta, planes):
     second = np.einsum("qi,mi,ni->qmn", t, d, d, optimize=True)
     cos = np.einsum("qxyz,xa,yb,zc->qabc", t.reshape(-1, *shape), a, b, c, optimize=True)
     return t.sum(1), t @ d.T, second, cos
-
-
-def best(run, repeats):
-    run()
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
 
 
 def main() -> None:

@@ -11,8 +11,7 @@ from scipy import ndimage as ndi
 from tumoar.assemble import to_input
 from tumoar.image import Grid
 from tumoar.inference.gibbs import Votes
-from tumoar.labels import Organ
-from tumoar.result import Segmentation, exclusive, organ_mask
+from tumoar.result import Segmentation, exclusive
 
 Mask = npt.NDArray[np.bool_]
 
@@ -71,8 +70,3 @@ def cleaned(mask: Mask, grid: Grid, least: float) -> tuple[Mask, int, int]:
     keeps[0] = False
     kept = keeps[parts]
     return kept, int(keeps.sum()), int(mask.sum() - kept.sum())
-
-
-def organ(result: Segmentation, delivered: Delivered, row: Organ) -> Mask:
-    """Where the delivered votes see an organ."""
-    return organ_mask(result.table, row, delivered.votes)

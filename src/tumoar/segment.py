@@ -138,7 +138,7 @@ def _fit(
     keeper: Keeper,
     watch: Callable[[Progress], None],
 ) -> gem.Fit:
-    """Algorithm 2; one level counts as a half, whatever number of iterations it takes."""
+    """Algorithm 2; for the progress every level counts ten steps, whatever number of iterations it takes."""
     placed = gem.placed_on(case, model.atlas, placement.matrix, config.gem)
     check_coverage(case, placed)
     total = 10 * len(config.gem.levels)

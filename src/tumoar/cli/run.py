@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tumoar import __version__
 from tumoar.cli.watch import Watch
 from tumoar.config import Config
-from tumoar.errors import BusyError, GeometryError, IntegrityError, ResourceError, UsageError
+from tumoar.errors import BusyError, GeometryError, IntegrityError, ResourceError, UsageError, not_written
 from tumoar.image import Case, Image
 from tumoar.inference.resample import resample
 from tumoar.io.checkpoint import Checkpoints
@@ -221,14 +221,22 @@ def _is_done(out: Path, key: str) -> bool:
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
     """Only one run at a time works on an output; the lock goes with the process, however it ends."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     path = out.with_name(f".{out.name}.lock")
-    with open(path, "w", encoding="utf-8") as file:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise not_written("cannot write the result", error, out) from error
+    with os.fdopen(lock, "w") as file:
+        busy = BusyError("B59", "another run works on this output", file=out, do="wait for it to end")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise BusyError(
-                "B59", "another run works on this output", file=out, do="wait for it to end"
-            ) from error
-        yield
-        path.unlink(missing_ok=True)
+            raise busy from error
+        # The run before may have removed the file between our opening and locking it.
+        if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise busy
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)

@@ -142,7 +142,7 @@ def segment(
             return
         state = finished(result, output, watch)
         if ablate:
-            _ablate(result[0], images, request, chosen, reference, watch)
+            ablate_contrasts(result[0], request, chosen, watch)
     if strict and state != "OK":
         raise typer.Exit(NEEDS_REVIEW)
 
@@ -251,14 +251,7 @@ def _image(path: Path, use_form: UseForm | None) -> Image:
     return read_nifti(path, use_form=None if use_form is None else use_form.value)
 
 
-def _ablate(
-    whole: Segmentation,
-    images: dict[str, Image],
-    request: Request,
-    model: Model,
-    reference: str | None,
-    watch: Watch,
-) -> None:
+def ablate_contrasts(whole: Segmentation, request: Request, model: Model, watch: Watch) -> None:
     """Segment again with every proper subset of the contrasts; how far volumes and outlines move."""
     from itertools import combinations
 

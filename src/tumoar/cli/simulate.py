@@ -102,12 +102,8 @@ def _read(path: Path) -> tuple[npt.NDArray[np.uint8], Grid]:
 
 
 def _drawn(path: Path | None, rng: np.random.Generator) -> Any:
-    from importlib.resources import as_file, files
-
+    from tumoar.io.models import default_model
     from tumoar.io.store import load_atlas
     from tumoar.simulate.head import draw_head
 
-    if path is not None:
-        return draw_head(load_atlas(path), rng)
-    with as_file(files("tumoar").joinpath("data/atlas.npz")) as shipped:
-        return draw_head(load_atlas(shipped), rng)
+    return draw_head(default_model().atlas if path is None else load_atlas(path), rng)

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from tumoar.assemble import to_input
-from tumoar.deliver import Delivered, cleaned, deliver, organ, same_space
+from tumoar.deliver import Delivered, cleaned, deliver, same_space
 from tumoar.errors import IntegrityError, UnreadableFileError, not_written
 from tumoar.image import Grid
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.labels import LabelTable, Structure, TumorClass
 from tumoar.quality import Note
-from tumoar.result import Segmentation
+from tumoar.result import Segmentation, organ_mask
 
 MANIFEST = "run.json"
 REPORT = "report.html"
@@ -152,7 +152,9 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
     for row in result.table.organs:
         if options.organs and row.name not in options.organs:
             continue
-        mask, parts, removed = cleaned(organ(result, main, row), main.grid, options.least_cm3)
+        mask, parts, removed = cleaned(
+            organ_mask(result.table, row, main.votes), main.grid, options.least_cm3
+        )
         write_nifti(work / "structures" / f"{row.name}.nii.gz", mask.astype(np.uint8), main.grid)
         share = to_input(result.probability(row.name), case, case.reference)
         write_nifti(work / "probabilities" / f"{row.name}.nii.gz", share, main.grid)

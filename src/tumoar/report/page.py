@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from importlib.resources import files
@@ -14,7 +15,7 @@ from tumoar.errors import UnreadableFileError
 from tumoar.report.content import FORMAT
 from tumoar.report.plots import Line, Mark, Span, plot
 
-VIEWER = "niivue-0.69.0.umd.js"
+VIEWER = "niivue-0.69.0.umd.js.gz"
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 
@@ -30,7 +31,7 @@ def render(data: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    viewer = files("tumoar").joinpath("data", "vendor", VIEWER).read_text(encoding="utf-8")
+    viewer = gzip.decompress(files("tumoar").joinpath("data", "vendor", VIEWER).read_bytes()).decode()
     # Within a script "<" could begin the tag that ends it.
     packed = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     plots = {

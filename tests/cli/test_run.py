@@ -1,0 +1,88 @@
+"""A whole run as the commands do it: published once, resumed, replaced only when told, one at a time."""
+
+import csv
+import fcntl
+
+import numpy as np
+import pytest
+import small_head
+from small_run import CONFIG, MODEL
+
+from tumoar import segment as line
+from tumoar.cli.run import Request, execute
+from tumoar.cli.segment import ablate_contrasts
+from tumoar.cli.watch import Watch
+from tumoar.errors import BusyError, IntegrityError, OutputError, UsageError
+from tumoar.inference.affine import AffineResult
+from tumoar.io.results import Options, read_manifest
+
+
+@pytest.fixture(autouse=True)
+def known_placement(monkeypatch):
+    monkeypatch.setattr(line, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {"gain": 0.5}))
+
+
+def run(out, watch=None, **rest):
+    request = Request(out, CONFIG, 3, **rest)
+    return execute(small_head.case(), MODEL, request, watch or Watch(quiet=True))
+
+
+def bits(out):
+    """What must be equal between runs: everything but the manifest, log and report, which tell times."""
+    files = read_manifest(out)["files"]
+    return {name: digest for name, digest in files.items() if name.endswith((".nii.gz", ".tsv"))}
+
+
+class Interrupting(Watch):
+    """Stops a run after some steps."""
+
+    def __init__(self, after):
+        super().__init__(quiet=True)
+        self.left = after
+
+    def __call__(self, progress):
+        super().__call__(progress)
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def test_a_run_is_published_resumed_and_kept(tmp_path):
+    out = tmp_path / "out"
+    result, _ = run(out)
+    assert list(tmp_path.iterdir()) == [out]
+    whole = bits(out)
+    assert run(out) is None  # the same again: already done
+    with pytest.raises(IntegrityError, match="E12-B57"):
+        run(out, options=Options(least_cm3=1.0))
+    assert bits(out) == whole
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "again", Interrupting(20))
+    assert not (tmp_path / "again").exists()
+    with pytest.raises(UsageError, match="E2-resume an interrupted run is there"):
+        run(tmp_path / "again")
+    run(tmp_path / "again", resume=True)
+    assert bits(tmp_path / "again") == whole
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["again", "out"]
+
+    request = Request(out, CONFIG, 3)
+    ablate_contrasts(result, request, MODEL, Watch(quiet=True))
+    with open(out / "ablation.tsv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    assert {row["contrasts"] for row in rows} == {"T1c", "FLAIR"}
+    assert "ablation.tsv" in read_manifest(out)["files"]
+
+
+def test_one_at_a_time(tmp_path):
+    with open(tmp_path / ".out.lock", "w", encoding="utf-8") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BusyError, match="E11-B59"):
+            run(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="E9-B58"):
+        run(tmp_path / "file" / "out")

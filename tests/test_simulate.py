@@ -13,6 +13,7 @@ from tumoar.simulate import Acquisition, draw_blob, draw_place, simulate
 from tumoar.simulate.patient import displace
 from tumoar.simulate.scanner import bias_shape, over_same_field
 from tumoar.simulate.tissue import default_tissues
+from tumoar.train.prepare import default_heads
 
 LABELS = default_labels()
 TISSUES = default_tissues()
@@ -185,6 +186,14 @@ def test_background_from_source_codes(head):
     source = np.where(head[0] == 0, 515, 0)
     images, _ = patient(head, None, [Acquisition("CT", (3, 3, 3), noise=0)], source=source)
     assert images["CT"].data[0].mean() == pytest.approx(1100, rel=0.1)
+
+
+def test_every_source_code_but_air_is_made_of_something():
+    """Preparation leaves voxels of any code in the background; left out here they would become air."""
+    heads = default_heads()
+    known = [c for codes in (*heads.structures.values(), *heads.tissue.values()) for c in codes]
+    made = [c for codes in TISSUES.source.values() for c in codes]
+    assert sorted(made) == sorted(set(known) - set(heads.tissue["air"]))
 
 
 def test_a_blob_is_one_piece_with_core_inside_edema():

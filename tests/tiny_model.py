@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 
 from tumoar.labels import Gmm, LabelTable, Structure, TumorClass
@@ -30,10 +28,16 @@ LABELS = LabelTable(
 N = 2
 
 
-def crbm(seed: int, strength: float = 1.2) -> CRBM:
-    """Filters of 2 x 2 x 2 voxels (one free tap each): strong enough that neighbors matter."""
+def crbm(seed: int, lone: float, strength: float = 1.0, filters: int = 3, taps: int = 1) -> CRBM:
+    """Filters of 2 x 2 x 2 voxels per free tap along each axis: strong enough that neighbors matter.
+
+    A map with one voxel in it has the log-odds `lone` against the empty map.
+    """
     rng = np.random.default_rng(seed)
-    return CRBM(strength * rng.standard_normal((3, 1, 1, 1)) / 2, rng.standard_normal(3) / 2, a=-0.8)
+    w = strength * rng.standard_normal((filters, taps, taps, taps)) / taps**1.5
+    b = 0.5 * rng.standard_normal(filters) - 1
+    gain = np.logaddexp(0, b[:, None, None, None] + w) - np.logaddexp(0, b)[:, None, None, None]
+    return CRBM(w, b, a=lone - 8 * float(gain.sum()))
 
 
 def theta(seed: int = 0) -> Theta:
@@ -70,21 +74,3 @@ def prior() -> ThetaPrior:
         group=LABELS.x_of_component,
         has_bias=np.array([True, False]),
     )
-
-
-def configurations(n: int) -> np.ndarray:
-    """(3^n, 2, n) all maps (z, y) with y inside z."""
-    return np.array([[[s > 0 for s in c], [s > 1 for s in c]] for c in product(range(3), repeat=n)])
-
-
-def log_shape(maps: np.ndarray, shape, energy_z, energy_y) -> np.ndarray:
-    """(3^n,) −E^z(z) − E^y(y) with hidden units summed out, each map evaluated once."""
-    table: list[dict[bytes, float]] = [{}, {}]
-    out = np.zeros(len(maps))
-    for i, pair in enumerate(maps):
-        for which, energy in enumerate((energy_z, energy_y)):
-            key = pair[which].tobytes()
-            if key not in table[which]:
-                table[which][key] = -energy(pair[which].reshape(shape))
-            out[i] += table[which][key]
-    return out

@@ -1,4 +1,7 @@
-"""Algorithm 1: exact on models that can be enumerated, and the same whenever it is interrupted."""
+"""Algorithm 1 as a program: its start, what it holds, that it goes on as if never interrupted, its votes.
+
+That it draws from the posterior is shown by test_enumeration, test_conditional_ratios, test_geweke, test_sbc.
+"""
 
 from __future__ import annotations
 
@@ -10,209 +13,18 @@ import reference_voxels as reference
 import small_head
 import tiny_model as tiny
 from scipy.signal import lfilter
-from scipy.special import logsumexp
+from tiny_chain import CRBM, LABELS, TinyModel
 
 from tumoar.config import GemConfig, GibbsConfig, Level
 from tumoar.inference import gem, gibbs
 from tumoar.model import joint
-from tumoar.model.conditionals import sampler, update_theta
-from tumoar.model.gmm import Theta
 from tumoar.model.shape.base import FlatPrior
 from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.numerics.autocorrelation import effective_size
-from tumoar.numerics.distributions import Dirichlet, InverseWishart
-
-LABELS = tiny.LABELS
 
 
-def energy(shape_prior):
-    """Of a map on its grid, zeros around it."""
-    if isinstance(shape_prior, FirstOrderMRF):
-        return shape_prior.energy
-    if isinstance(shape_prior, FlatPrior):
-        return lambda v: -shape_prior.a * v.sum()
-    return lambda v: shape_prior.free_energy(np.pad(v, shape_prior.reach).astype(float))
-
-
-def chain(D: np.ndarray, shapes, seed: int = 0, **held) -> gibbs.Chain:
-    shape = D.shape[1:]
-    return gibbs.Chain(
-        LABELS,
-        joint.volume(np.ascontiguousarray(D, np.float32), np.ones(shape, np.uint8)),
-        tiny.pi(shape),
-        tiny.prior(),
-        *shapes,
-        np.ones(shape, bool),
-        seed,
-        **held,
-    )
-
-
-def exact(c: gibbs.Chain, theta: Theta, D: np.ndarray, shape) -> tuple[np.ndarray, np.ndarray]:
-    """All maps (z, y), and their posterior with l, t and the hidden units summed out."""
-    groups = joint.compile_groups(LABELS)
-    components = reference.log_components(theta, D)
-    mixture = np.array([logsumexp(components[groups.x_of_q == x], axis=0) for x in range(LABELS.X)])
-    log_pi = np.log(c.pi.astype(float))
-    weight = np.stack(
-        [
-            logsumexp([log_pi[..., l] + mixture[LABELS.x_of_l[l]] for l in range(LABELS.K)], axis=0),
-            logsumexp(log_pi[..., LABELS.in_brain], axis=-1) + mixture[LABELS.edema],
-            logsumexp(log_pi[..., LABELS.in_brain], axis=-1) + mixture[LABELS.core],
-        ]
-    ).reshape(3, -1)
-    maps = tiny.configurations(weight.shape[1])
-    level = maps.sum(1)
-    log_p = tiny.log_shape(maps, shape, energy(c.shape_z), energy(c.shape_y))
-    log_p = log_p + np.take_along_axis(weight[:, None], level[None], 0)[0].sum(1)
-    return maps, np.exp(log_p - logsumexp(log_p))
-
-
-SHAPES = {
-    "cRBM": ((2, 2, 2), (tiny.crbm(1), tiny.crbm(2))),
-    "cRBM in a row": ((1, 1, 6), (tiny.crbm(3), tiny.crbm(4))),
-    "MRF": ((2, 2, 2), (FirstOrderMRF(0.12), FirstOrderMRF(0.05))),
-    "flat": ((2, 1, 2), (FlatPrior(-0.5), FlatPrior(0.2))),
-}
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_sampler_agrees_with_enumeration(name):
-    """Copies of one tiny problem side by side, too far apart to touch, are as many independent chains."""
-    (X, Y, Z), shapes = SHAPES[name]
-    copies, sweeps, burn_in = 150, 60, 12
-    theta = tiny.theta()
-    D = np.random.default_rng(5).standard_normal((tiny.N, X, Y, Z)).astype(np.float32)
-    c = chain(D, shapes)
-    maps, p = exact(c, theta, D.astype(float), (X, Y, Z))
-    functions = np.concatenate([maps[:, 0], maps[:, 1], maps[:, 0] & np.roll(maps[:, 0], 1, -1)], -1)
-    expected = p @ functions
-
-    apart = [(0, 0)] * 2 + [(0, 1)]
-    use = np.tile(np.pad(np.ones((X, Y, Z), np.uint8), apart), copies)
-    many = replace(
-        c,
-        volume=joint.volume(np.tile(np.pad(D, [(0, 0), *apart]), copies), use),
-        pi=np.tile(np.pad(c.pi, [*apart, (0, 0)]), (1, 1, copies, 1)),
-        region=use == 1,
-    )
-    rng = np.random.default_rng(1)
-    labels = joint.Labels(*(np.zeros_like(use) for _ in range(3)))
-    total = np.zeros((copies, functions.shape[1]))
-    for i in range(sweeps):
-        labels, _ = gibbs.draw_labels(many, theta, labels, many.region, i, rng)
-        if i >= burn_in:
-            z, y = (
-                v.reshape(X, Y, copies, Z + 1)[..., :Z].transpose(2, 0, 1, 3).reshape(copies, -1)
-                for v in (labels.z, labels.y)
-            )
-            total += np.concatenate([z, y, z & np.roll(z, 1, -1)], -1)
-    mean = total / (sweeps - burn_in)
-    error = mean.std(0, ddof=1) / np.sqrt(copies) + 1e-4
-    assert (np.abs(mean.mean(0) - expected) < 5 * error).all()
-    assert np.abs(mean.mean(0) - expected).max() < 0.03
-
-
-def draw_prior_theta(rng: np.random.Generator) -> Theta:
-    """θ from the tiny prior: the means by rejection."""
-    prior = tiny.prior()
-    while True:
-        mu = prior.mu0 + rng.standard_normal((LABELS.Q, tiny.N)) / np.sqrt(prior.precision)
-        if (prior.A @ mu.ravel() <= prior.b).all():
-            break
-    C = rng.standard_normal((tiny.N, 4, 4, 4)) / np.sqrt(prior.precision)[:, None, None, None]
-    C[~prior.has_bias] = 0
-    C[:, 0, 0, 0] = 0
-    gamma = Dirichlet(np.full(LABELS.Q, prior.alpha0), prior.group).sample(rng)
-    return Theta(gamma, mu, InverseWishart(prior.nu0, prior.S0).sample(rng), C)
-
-
-def simulate(theta: Theta, labels: joint.Labels, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """D and t given θ and the labels."""
-    x = LABELS.x_of_l[labels.l]
-    x[labels.z == 1], x[labels.y == 1] = LABELS.edema, LABELS.core
-    shape = x.shape
-    t = np.zeros((LABELS.Q, *shape))
-    D = np.tensordot(theta.C, reference.basis(shape), axes=3)
-    for i in np.ndindex(shape):
-        s = LABELS.component_slice(x[i])
-        q = s.start + rng.choice(s.stop - s.start, p=theta.gamma[s])
-        t[(q, *i)] = 1
-        D[(slice(None), *i)] += rng.multivariate_normal(theta.mu[q], theta.Sigma[q])
-    return D.astype(np.float32), t
-
-
-def functionals(theta: Theta, labels: joint.Labels, D: np.ndarray) -> np.ndarray:
-    prior = tiny.prior()
-    return np.array(
-        [
-            *theta.mu.ravel(),
-            *(theta.mu**2).sum(1),
-            theta.gamma[0],
-            theta.gamma[0] ** 2,
-            *np.log(np.linalg.det(theta.Sigma)),
-            theta.Sigma[0, 0, 1],
-            theta.C[0, 0, 0, 1],
-            theta.C[0, 1, 1, 0] ** 2,
-            (prior.b - prior.A @ theta.mu.ravel()).min(),
-            labels.z.sum(),
-            labels.y.sum(),
-            labels.z.sum() ** 2,
-            (labels.l == 0).sum(),
-            labels.z.ravel()[0] * labels.z.ravel()[1],
-            *D.mean((1, 2, 3)),
-            (D[0] * D[1]).mean(),
-            theta.mu[1, 0] * labels.z.sum(),
-        ]
-    )
-
-
-def geweke(draws: int, shape=(2, 2, 2)) -> np.ndarray:
-    """z-scores between drawing everything from the prior, and the sampler with data drawn anew each sweep."""
-    rng = np.random.default_rng(0)
-    shapes = SHAPES["cRBM"][1]
-    empty = chain(np.zeros((tiny.N, *shape)), shapes)
-    maps = tiny.configurations(int(np.prod(shape)))
-    in_brain = empty.pi[..., LABELS.in_brain].sum(-1).ravel().astype(float)
-    log_p = tiny.log_shape(maps, shape, energy(shapes[0]), energy(shapes[1]))
-    log_p = log_p + (maps[:, 0] * np.log(in_brain)).sum(1)
-    p = np.exp(log_p - logsumexp(log_p))
-
-    def draw_prior_labels() -> joint.Labels:
-        z, y = (v.reshape(shape) for v in maps[rng.choice(len(maps), p=p / p.sum())])
-        weight = empty.pi * (~z[..., None] | LABELS.in_brain)
-        cumulative = np.cumsum(weight / weight.sum(-1, keepdims=True), -1)
-        l = (rng.random(shape)[..., None] > cumulative).sum(-1)
-        return joint.Labels(l.astype(np.uint8), z.astype(np.uint8), y.astype(np.uint8))
-
-    forward = []
-    for _ in range(draws):
-        theta, labels = draw_prior_theta(rng), draw_prior_labels()
-        forward.append(functionals(theta, labels, simulate(theta, labels, rng)[0]))
-    theta, labels = draw_prior_theta(rng), draw_prior_labels()
-    successive = []
-    for i in range(draws):
-        D, t = simulate(theta, labels, rng)
-        theta = update_theta(theta, reference.moments(D.astype(float), t), tiny.prior(), sampler(rng))
-        c = chain(D, shapes)
-        labels, _ = gibbs.draw_labels(c, theta, labels, c.region, i, rng)
-        successive.append(functionals(theta, labels, D))
-    a, b = np.array(forward), np.array(successive)
-    batches = b.reshape(50, -1, b.shape[1]).mean(1)
-    return (a.mean(0) - b.mean(0)) / np.sqrt(a.var(0) / draws + batches.var(0, ddof=1) / 50)
-
-
-def test_joint_distribution():
-    z = geweke(600)
-    assert len(z) >= 30
-    assert np.abs(z).max() < 4.5
-
-
-@pytest.mark.slow
-def test_joint_distribution_at_length():
-    z = geweke(30_000)
-    assert np.abs(z).max() < 4.0
-    assert (np.abs(z) > 2.6).sum() <= 2
+def chain(D: np.ndarray, shapes, **held) -> gibbs.Chain:
+    return TinyModel(D.shape[1:], shapes, tiny.prior(), **held).chain(D)
 
 
 def test_first_t_belongs_to_the_first_labels():
@@ -244,7 +56,7 @@ def test_held_labels_stay():
     D = np.random.default_rng(3).standard_normal((tiny.N, *shape)).astype(np.float32)
     held = np.full(shape, -1, np.int8)
     held[0], held[1] = 1, 0
-    c = chain(D, (tiny.crbm(1), tiny.crbm(2)), held_z=held)
+    c = chain(D, CRBM, held_z=held)
     state = gibbs.start(c, tiny.theta(), joint.Labels(*(np.zeros(shape, np.uint8) for _ in range(3))))
     c = replace(c, prior=tiny.prior())
     for _ in range(10):

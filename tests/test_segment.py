@@ -90,6 +90,29 @@ def test_chains_differ_and_are_pooled(undisturbed):
     assert both.tally.samples == 20
 
 
+def test_samples_are_kept_when_asked_for_also_over_an_interruption(undisturbed):
+    keeper, steps = Memory(), []
+
+    def interrupt(progress):
+        steps.append(progress)
+        if (progress.stage, progress.done) == ("sample", 22):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(keeper=keeper, watch=interrupt, keeps_samples=True)
+    result = run(keeper=keeper, keeps_samples=True)
+    assert same(result, undisturbed)
+    drawn = list(result.tally.drawn())
+    assert len(drawn) == result.tally.samples
+    share = np.mean([d.z & (1 - d.y) for d in drawn], axis=0)
+    assert np.allclose(share, result.tally.fraction(tumor=("edema",)))
+    chosen = result.table.structures[result.table.l("white matter")]
+    share = np.mean([d.l == result.table.l(chosen.name) for d in drawn], axis=0)
+    at = result.tally.at
+    assert np.allclose(share.ravel()[at], result.tally.fraction((chosen.name,)).ravel()[at])
+    assert undisturbed.tally.kept == []
+
+
 def test_no_tumor_leaves_organs_alone():
     result = run(config=CONFIG.model_copy(update={"tumor": False}), case=small_head.case(tumor=False))
     assert result.tally.z.max() == 0

@@ -81,11 +81,13 @@ def segment(
     given: Given | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
     keeper: Keeper | None = None,
+    keeps_samples: bool = False,
 ) -> Segmentation:
     """Labels of one patient, with the votes behind them.
 
     `watch` hears of the progress. What `keeper` holds from an interrupted run of the same case, model,
-    settings and seed is used; the result is the same to the last bit as without interruption.
+    settings and seed is used; the result is the same to the last bit as without interruption. With
+    `keeps_samples` every sample stays available, not only the votes.
     """
     config, keeper, given = config or Config(), keeper or Nowhere(), given or Given()
     if config.tumor and not tumor_is_constrained(case.contrasts):
@@ -108,7 +110,7 @@ def segment(
             fit = _fit(case, model, placement, config, keeper, watch)
         with _timed(clock, "sample"):
             chains = [
-                _sampled(case, model, fit, config, seed, number, given, keeper, watch)
+                _sampled(case, model, fit, config, seed, number, given, keeper, watch, keeps_samples)
                 for number in range(config.chains)
             ]
     tallies, infos, thetas = zip(*chains)
@@ -165,6 +167,7 @@ def _sampled(
     given: Given,
     keeper: Keeper,
     watch: Callable[[Progress], None],
+    keeps_samples: bool,
 ) -> tuple[gibbs.Tally, tuple[gibbs.Info, ...], Theta]:
     """Algorithm 1: one chain's votes, what its sweeps had to tell, and its last θ."""
     own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
@@ -180,7 +183,7 @@ def _sampled(
         held_z=given.z,
         held_y=given.y,
     )
-    tally = gibbs.Tally(chain.labels, chain.volume.use)
+    tally = gibbs.Tally(chain.labels, chain.volume.use, keeps=keeps_samples)
     infos: list[gibbs.Info] = []
     stage, name = "sample" if config.chains == 1 else f"sample {number + 1}", f"chain_{number}"
     stored = keeper.load(name)

@@ -14,7 +14,9 @@ from tumoar.cli.segment import ablate_contrasts
 from tumoar.cli.watch import Watch
 from tumoar.errors import BusyError, IntegrityError, OutputError, UsageError
 from tumoar.inference.affine import AffineResult
+from tumoar.io.nifti import read_nifti
 from tumoar.io.results import Options, read_manifest
+from tumoar.segment import Progress
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +74,25 @@ def test_a_run_is_published_resumed_and_kept(tmp_path):
         rows = list(csv.DictReader(file, delimiter="\t"))
     assert {row["contrasts"] for row in rows} == {"T1c", "FLAIR"}
     assert "ablation.tsv" in read_manifest(out)["files"]
+
+
+def test_samples_are_written_when_asked_for(tmp_path):
+    result, _ = run(tmp_path / "out", options=Options(samples=True))
+    paths = sorted((tmp_path / "out" / "samples").iterdir())
+    assert [p.name for p in paths] == [f"sample_{n:03}.nii.gz" for n in range(1, 11)]
+    core = next(t.index for t in result.table.tumor if t.name == "core")
+    counts = [int((read_nifti(p).data == core).sum()) for p in paths]
+    assert counts == [int(row[-1]) for row in result.tally.volumes]
+
+
+def test_every_step_is_told_when_asked_for(capfd):
+    for verbose in (False, True):
+        with Watch(verbose=verbose) as watch:
+            for done in range(1, 41):
+                watch(Progress("sample", done, 40, {"GTV": 1.0}))
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 11 + 40
+    assert "sampling (Algorithm 1) 40/40  GTV 1" in lines[-1]
 
 
 def test_one_at_a_time(tmp_path):

@@ -76,7 +76,14 @@ def execute(
         threads = use_threads(request.threads)
         keeper = Checkpoints(folder, key)
         result = segment(
-            case, model, request.config, seed=request.seed, given=given, watch=watch, keeper=keeper
+            case,
+            model,
+            request.config,
+            seed=request.seed,
+            given=given,
+            watch=watch,
+            keeper=keeper,
+            keeps_samples=request.options.samples,
         )
         notes = review(result)
         done = watch.stage("write")
@@ -102,6 +109,7 @@ def run_key(case: Case, model: Model, request: Request, given: Given | None) -> 
         "seed": request.seed,
         "organs": request.options.organs,
         "least": request.options.least_cm3,
+        "samples": request.options.samples,
         "version": __version__,
     }
     digest.update(json.dumps(about, sort_keys=True).encode())

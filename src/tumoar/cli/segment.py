@@ -76,6 +76,9 @@ def segment(
     min_volume: Annotated[
         float, typer.Option(min=0, help="Remove parts of a structure below this, cm³.")
     ] = 0.0,
+    save_samples: Annotated[
+        bool, typer.Option("--save-samples", help="Write every sample as a label map.")
+    ] = False,
     model: Annotated[
         Path | None, typer.Option(help="Another model file (see `tumoar train combine`).")
     ] = None,
@@ -89,6 +92,7 @@ def segment(
     json: Annotated[bool, typer.Option("--json", help="Events as JSON lines.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 13 if the result needs review.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only refusals.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every step.")] = False,
 ) -> None:
     """Outline tumor and organs at risk: any subset of T1, T1c, T2, FLAIR, DIR, CT, or named images."""
     given = {"T1": t1, "T1c": t1c, "T2": t2, "FLAIR": flair, "DIR": dir, "CT": ct}
@@ -112,7 +116,7 @@ def segment(
         if name not in [o.name for o in chosen.labels.organs]:
             known = ", ".join(o.name for o in chosen.labels.organs)
             raise UsageError("structures", f"no structure '{name}'", do=f"use {known}")
-    with Watch(as_json=json, quiet=quiet) as watch:
+    with Watch(as_json=json, quiet=quiet, verbose=verbose) as watch:
         images, digests = read(files, use_form, watch)
         case = assembled(images, flair2, reference, not no_register, stripped)
         if exclude is not None:
@@ -127,7 +131,7 @@ def segment(
             output,
             settings,
             seed,
-            Options(names, min_volume),
+            Options(names, min_volume, save_samples),
             resume=resume,
             overwrite=overwrite,
             threads=threads,

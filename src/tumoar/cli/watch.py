@@ -25,10 +25,11 @@ WORDS |= {"sample": "sampling (Algorithm 1)", "write": "writing"}
 class Watch(AbstractContextManager["Watch"]):
     """Shows progress, and keeps the lines for the log."""
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
         self.lines: list[str] = []
         self.as_json = as_json
         self.quiet = quiet
+        self.verbose = verbose
         self._start = time.monotonic()
         self._bar: Bar | None = None
         self._task: TaskID | None = None
@@ -64,13 +65,14 @@ class Watch(AbstractContextManager["Watch"]):
             self._event("progress", **progress._asdict())
         figures = "  ".join(f"{name} {value:.4g}" for name, value in progress.figures.items())
         tenth = 10 * progress.done // max(1, progress.total)
-        if (progress.stage, tenth) != (self._stage, self._tenth):
+        if self.verbose or (progress.stage, tenth) != (self._stage, self._tenth):
             words = WORDS.get(progress.stage.split()[0], progress.stage)
             is_new = progress.stage != self._stage
             self._stage, self._tenth = progress.stage, tenth
             if self._bar is not None and is_new:
                 self._task = self._bar.add_task(words, total=progress.total, figures="")
-            self._log(f"{words} {10 * tenth} %  {figures}".rstrip(), show=self._bar is None)
+            done = f"{progress.done}/{progress.total}" if self.verbose else f"{10 * tenth} %"
+            self._log(f"{words} {done}  {figures}".rstrip(), show=self._bar is None or self.verbose)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=progress.done, figures=figures)
 

@@ -6,6 +6,7 @@ the number of the sweep: a state that is saved and loaded continues exactly as i
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -216,10 +217,12 @@ class Votes(NamedTuple):
 
 
 class Tally:
-    """Counts samples voxel by voxel, and voxels sample by sample."""
+    """Counts samples voxel by voxel, and voxels sample by sample; keeps them, compressed, if it `keeps`."""
 
-    def __init__(self, labels: LabelTable, use: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, labels: LabelTable, use: npt.NDArray[np.uint8], *, keeps: bool = False) -> None:
         self.labels = labels
+        self.keeps = keeps
+        self.kept: list[bytes] = []
         self.shape = use.shape
         self.at = np.flatnonzero(use != UNUSED)
         self.samples = 0
@@ -239,6 +242,8 @@ class Tally:
         self.y += y
         self.samples += 1
         self.volumes.append(np.append(np.bincount(l, minlength=self.labels.K), [z.sum() - y.sum(), y.sum()]))
+        if self.keeps:
+            self.kept.append(zlib.compress(np.stack([l, z, y]).tobytes(), 1))
 
     def vote(self) -> Votes:
         """More than half of the samples for z and y; the most frequent l, within the brain where z won.
@@ -275,16 +280,26 @@ class Tally:
             out -= p * np.log(np.where(p > 0, p, 1))
         return self._full(out, np.float32)
 
+    def drawn(self) -> Iterator[Votes]:
+        """The samples that were kept, one after the other."""
+        for packed in self.kept:
+            l, z, y = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(3, -1)
+            yield Votes(*(self._full(v, np.uint8) for v in (l, z, y)))
+
     def arrays(self) -> dict[str, npt.NDArray]:
         """All counts, to be stored."""
         volumes = np.array(self.volumes, np.int64).reshape(self.samples, self.labels.K + 2)
-        return {"l": self.l, "z": self.z, "y": self.y, "volumes": volumes}
+        kept = np.frombuffer(b"".join(self.kept), np.uint8)
+        sizes = np.array([len(packed) for packed in self.kept], np.int64)
+        return {"l": self.l, "z": self.z, "y": self.y, "volumes": volumes, "kept": kept, "sizes": sizes}
 
     def restore(self, arrays: Mapping[str, npt.NDArray]) -> None:
         """Take over the counts of `arrays`."""
         self.l, self.z, self.y = (arrays[name].copy() for name in "lzy")
         self.volumes = list(arrays["volumes"])
         self.samples = len(self.volumes)
+        parts = np.split(arrays["kept"], np.cumsum(arrays["sizes"])[:-1]) if len(arrays["sizes"]) else []
+        self.kept = [part.tobytes() for part in parts]
 
     def _full(self, values: npt.NDArray, dtype: npt.DTypeLike) -> npt.NDArray:
         out = np.zeros(self.shape, dtype)
@@ -301,6 +316,7 @@ def pooled(tallies: Sequence[Tally]) -> Tally:
     out.at = first.at
     out.l, out.z, out.y = (sum(getattr(t, name) for t in tallies) for name in "lzy")
     out.volumes = [row for t in tallies for row in t.volumes]
+    out.kept = [packed for t in tallies for packed in t.kept]
     out.samples = len(out.volumes)
     return out
 

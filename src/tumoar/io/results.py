@@ -27,7 +27,7 @@ from tumoar.image import Grid
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.labels import LabelTable, Structure, TumorClass
 from tumoar.quality import Note
-from tumoar.result import Segmentation, organ_mask
+from tumoar.result import Segmentation, exclusive, organ_mask
 
 MANIFEST = "run.json"
 REPORT = "report.html"
@@ -40,6 +40,7 @@ class Options:
 
     organs: tuple[str, ...] = ()  # all if empty
     least_cm3: float = 0.0  # parts of a structure below this are removed
+    samples: bool = False  # every sample as a label map of its own
 
 
 def status(notes: Sequence[Note]) -> str:
@@ -181,7 +182,17 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
         done[given.name] = done[twin] if twin else deliver(result, given.name)
         path = work / "native" / f"{given.name}_segmentation.nii.gz"
         write_nifti(path, done[given.name].labels, given.grid)
+    if options.samples:
+        _write_samples(work / "samples", result)
     return rows
+
+
+def _write_samples(folder: Path, result: Segmentation) -> None:
+    """The exclusive label map of every sample, at the 1 mm voxels of the model: nothing is interpolated."""
+    folder.mkdir()
+    for number, sample in enumerate(result.tally.drawn(), 1):
+        path = folder / f"sample_{number:03}.nii.gz"
+        write_nifti(path, exclusive(result.table, sample), result.case.grid)
 
 
 def _require_sides(work: Path, result: Segmentation, main: Delivered) -> None:

@@ -207,6 +207,11 @@ ENUMERATED = {
     "flat": TinyModel((2, 1, 2), (FlatPrior(-0.5), FlatPrior(0.2)), tiny.prior()),
 }
 
+SHIPPED_SIZE = TinyModel(
+    (1, 2, 2), (tiny.crbm(5, -1.5, 0.12, filters=40, taps=7), tiny.crbm(6, -0.8, 0.12, 40, 7)), tiny.prior()
+)
+"""Filters of the size that has kernels of its own."""
+
 JOINT = {
     "cRBM": TinyModel((2, 2, 3), (tiny.crbm(1, -2.1), POINTED[1]), tiny.prior()),
     "MRF": TinyModel((2, 2, 3), WEAK_MRF, replace(tiny.prior(), has_bias=np.array([True, True]))),

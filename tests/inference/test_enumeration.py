@@ -11,7 +11,7 @@ import reference_voxels as reference
 import tiny_chain
 import tiny_model as tiny
 from scipy.special import logsumexp
-from tiny_chain import ENUMERATED, LABELS, TinyModel
+from tiny_chain import ENUMERATED, LABELS, SHIPPED_SIZE, TinyModel
 
 from tumoar.inference import gibbs
 from tumoar.model import joint
@@ -141,3 +141,11 @@ def test_sampler_agrees_with_enumeration_to_3_in_a_thousand(name):
     model = ENUMERATED[name]
     D = data(model)
     assert sampled(model, D, copies=12, sweeps=400).distance(exact(model, D)) < 0.003
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_kernels_for_forty_filters_of_14_cubed_agree_with_enumeration():
+    assert all(crbm.fast for crbm in SHIPPED_SIZE.shapes)
+    D = data(SHIPPED_SIZE)
+    assert sampled(SHIPPED_SIZE, D, copies=6, sweeps=300).distance(exact(SHIPPED_SIZE, D)) < 0.01

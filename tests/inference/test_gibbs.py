@@ -6,6 +6,7 @@ That it draws from the posterior is shown by test_enumeration, test_conditional_
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -67,13 +68,28 @@ def test_held_labels_stay():
 
 
 @pytest.fixture(scope="module")
-def small() -> tuple[gibbs.Chain, gibbs.State]:
-    """The small head after Algorithm 2, with a random field on tumor shape."""
+def prepared():
+    """The small head after Algorithm 2, with a random field on tumor shape, whatever is held."""
     case = small_head.case()
     config = GemConfig(levels=(Level(spacing=1, smoothing=0),), outer_iterations=1, deformation_steps=0)
     fit = gem.fit(case, small_head.atlas(), np.eye(4), small_head.TUMOR_MM3, config)
     shapes = (FirstOrderMRF(0.3), FirstOrderMRF(0.1))
-    return gibbs.prepare(case, fit, shapes, small_head.TUMOR_MM3, config, seed=3)
+    return partial(gibbs.prepare, case, fit, shapes, small_head.TUMOR_MM3, config, seed=3)
+
+
+@pytest.fixture(scope="module")
+def small(prepared) -> tuple[gibbs.Chain, gibbs.State]:
+    return prepared()
+
+
+def test_where_only_core_is_held_tumor_is_too(prepared):
+    held = np.full((small_head.SIZE,) * 3, -1, np.int8)
+    held[15:18, 22:25, 22:25] = 1  # healthy white matter
+    c, state = prepared(held_y=held)
+    assert not small_head.truth()[1][held == 1].any()
+    assert state.labels.y[held == 1].all()
+    state, _ = gibbs.sweep(c, state)
+    assert state.labels.y[held == 1].all()
 
 
 def test_saved_and_loaded_it_continues_exactly(small):

@@ -121,6 +121,7 @@ def prepare(
     prior = start_prior(
         labels, case.contrasts, case.D, use, pi, labels.x_of_l, tumor_mm3, case.grid.voxel_volume
     )
+    held_z = _around_core(held_z, held_y)
     flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.w, config.u))
     first = joint.most_probable(volume, pi, flat, fit.theta)
     first = start_labels(first, spacing, np.random.default_rng([seed, 0]))
@@ -128,6 +129,14 @@ def prepare(
     region = (use != UNUSED) & (brain > 0)
     chain = Chain(labels, volume, pi, prior, *shapes, region, seed, held_z, held_y, full_every)
     return chain, start(chain, released(fit.theta, fit.labels, labels), first)
+
+
+def _around_core(z: Held | None, y: Held | None) -> Held | None:
+    """z as held, and held at 1 where it is free and y is held at 1: core lies inside tumor."""
+    if y is None or not (y == 1).any():
+        return z
+    free = np.full_like(y, -1) if z is None else z
+    return np.where((y == 1) & (free < 0), np.int8(1), free)
 
 
 def _as_held(labels: Labels, z: Held | None, y: Held | None, table: LabelTable) -> Labels:

@@ -8,7 +8,7 @@ import small_head
 from tumoar.config import Config, GemConfig, GibbsConfig, Level
 from tumoar.model.generative import Model
 from tumoar.model.shape.mrf import FirstOrderMRF
-from tumoar.segment import segment
+from tumoar.pipeline import segment
 
 MODEL = Model(small_head.atlas(), FirstOrderMRF(0.4), FirstOrderMRF(0.4), small_head.TUMOR_MM3, {"a": "b"})
 CONFIG = Config(

@@ -1,5 +1,8 @@
 """The front door for Python."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from small_run import run
@@ -18,6 +21,13 @@ def test_a_case_is_read_by_contrast(tmp_path):
     case = tumoar.Case.from_files(t1c=tmp_path / "T1c.nii.gz", flair=tmp_path / "FLAIR.nii.gz")
     assert [c.name for c in case.contrasts] == ["T1c", "FLAIR"]
     assert case.reference == "T1c"
+
+
+def test_names_are_what_the_documentation_says_in_any_order():
+    """A module of the same name must not hide a function."""
+    code = "import tumoar.cli.run; from tumoar import Case, Model, segment, load_result; assert callable(segment)"
+    for first in ("", "import tumoar.pipeline; "):
+        subprocess.run([sys.executable, "-c", first + code], check=True)
 
 
 def test_the_default_model_is_whole():

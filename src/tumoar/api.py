@@ -18,10 +18,10 @@ from tumoar.io.nifti import read_nifti
 from tumoar.io.results import read_manifest, replace_text
 from tumoar.labels import Organ, default_labels
 from tumoar.model import generative
+from tumoar.pipeline import Given, Progress
+from tumoar.pipeline import segment as _segment
 from tumoar.report import render, report_data
 from tumoar.review import review
-from tumoar.segment import Given, Progress
-from tumoar.segment import segment as _segment
 
 
 def _as(kind: type, value: Any) -> Any:

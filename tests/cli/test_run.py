@@ -8,7 +8,7 @@ import pytest
 import small_head
 from small_run import CONFIG, MODEL
 
-from tumoar import segment as line
+from tumoar import pipeline as line
 from tumoar.cli.run import Request, execute
 from tumoar.cli.segment import ablate_contrasts
 from tumoar.cli.watch import Watch
@@ -16,7 +16,7 @@ from tumoar.errors import BusyError, IntegrityError, OutputError, UsageError
 from tumoar.inference.affine import AffineResult
 from tumoar.io.nifti import read_nifti
 from tumoar.io.results import Options, read_manifest
-from tumoar.segment import Progress
+from tumoar.pipeline import Progress
 
 
 @pytest.fixture(autouse=True)

@@ -30,11 +30,11 @@ from tumoar.io.results import MANIFEST, Options, read_manifest, status, write_re
 from tumoar.model.generative import Model
 from tumoar.numerics.threads import use_threads
 from tumoar.orientation import canonical
+from tumoar.pipeline import Given, segment
 from tumoar.quality import Note
 from tumoar.report import render, report_data
 from tumoar.result import Segmentation
 from tumoar.review import review
-from tumoar.segment import Given, segment
 
 LIBRARIES = ("numpy", "scipy", "numba", "nibabel", "SimpleITK")
 

@@ -261,7 +261,7 @@ def ablate_contrasts(whole: Segmentation, request: Request, model: Model, watch:
 
     from tumoar.evaluate import dice
     from tumoar.io.results import add_table
-    from tumoar.segment import segment as run
+    from tumoar.pipeline import segment as run
 
     case, rows = whole.case, []
     names = [c.name for c in case.contrasts]

@@ -41,7 +41,7 @@ def shape(
     from tumoar.io.shapes import shape_section
     from tumoar.io.store import save_sections
     from tumoar.model.shape.crbm import sparse
-    from tumoar.train.shape import PAPER, SETTINGS
+    from tumoar.train import shape as training
     from tumoar.train.shape_data import split_by_patient
 
     if not maps or set(maps) - set("zy"):
@@ -50,7 +50,7 @@ def shape(
     shapes = read_shapes(masks, labels)
     sections = {}
     for name in maps:
-        config = PAPER if rule == "cd" else SETTINGS[name]
+        config = training.PAPER if rule == "cd" else training.ShapeTraining()
         config = config if steps is None else replace(config, steps=steps)
         rest, held = split_by_patient(shapes[name], held_out, seed)
         used, watched = split_by_patient(rest, validation, seed + 1)

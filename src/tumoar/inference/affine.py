@@ -9,7 +9,7 @@ starts, coarse to fine. Its mean, in nats per sample over histograms that know o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from scipy.spatial.transform import Rotation
 
 from tumoar.config import Settings
 from tumoar.errors import FitError
-from tumoar.image import Case
+from tumoar.image import Case, Grid
 from tumoar.inference.signal import BINS, Signal, pyramid
 from tumoar.inference.template import Template, atlas_template, default_surroundings
 from tumoar.model.atlas import Atlas
@@ -44,6 +44,7 @@ class AffineConfig(Settings):
     scale_sd: float = 0.10  # expected of the size of heads against the atlas, in logs
     shape_sd: float = 0.06  # and of their shape
     correlation: float = 16.0  # over which samples tell the same
+    near: float = 0.05  # probability of brain in the coarsest template: within about 10 mm of it
     scale_range: tuple[float, float] = (0.7, 1.4)
     largest_rotation: float = 45.0
     least_inside: float = 0.97  # of the brain, in the image: right ones measured 0.990 and more
@@ -91,7 +92,10 @@ def find_placement(case: Case, template: Template, config: AffineConfig | None =
     config = config or AffineConfig()
     if case.skull_stripped != template.skull_stripped:
         raise ValueError("case and template must both be skull-stripped, or neither")
-    fine, middle, coarse = pyramid(case, config.sizes)
+    # Seen from the case's first voxel: where a header puts the world's origin cannot matter, to the last bit.
+    origin, axes = np.eye(4), case.grid.affine.copy()
+    origin[:3, 3], axes[:3, 3] = case.grid.affine[:3, 3], 0.0
+    fine, middle, coarse = pyramid(replace(case, grid=Grid(case.grid.shape, axes)), config.sizes)
     if not coarse.in_head.any():
         return AffineResult(np.eye(4), {}, ("B38 there is no signal",))
 
@@ -102,7 +106,11 @@ def find_placement(case: Case, template: Template, config: AffineConfig | None =
     poses = _distinct(poses, template, 4.0, config.finished)
     poses = [refine(p.matrix, fine, template, 1, AFFINE, config, passes=16, tolerance=0.3) for p in poses]
     poses.sort(key=lambda p: -p.score)
-    best = refine(poses[0].matrix, fine, template, 2, AFFINE, config, passes=25, tolerance=0.1)
+    # Skulls and faces differ from each other more than brains do: at the end only what is near counts.
+    best = poses[0]
+    for tolerance in (0.1, 0.01, 0.001):
+        near = fine.restricted(_prior(fine, best, template, 0) > config.near)
+        best = refine(best.matrix, near, template, 2, AFFINE, config, passes=100, tolerance=tolerance)
 
     # The same, for heads that lie in the image otherwise than its header says.
     at_middle = refine(best.matrix, middle, template, 0, SIMILAR, config, passes=12, tolerance=0.5)
@@ -124,7 +132,7 @@ def find_placement(case: Case, template: Template, config: AffineConfig | None =
         quality["turned anatomy"] = _quality(rival, fine, template)["anatomy"] - quality["anatomy"]
     quality["spread"] = float(np.mean([_distance(p.matrix, best.matrix, template) for p in poses]))
     failures = _failures(quality, config)
-    return AffineResult(_inverse(best.matrix), quality, failures)
+    return AffineResult(origin @ _inverse(best.matrix), quality, failures)
 
 
 # ---- starts --------------------------------------------------------------------------------------------
@@ -317,14 +325,12 @@ def _quality(pose: Pose, signal: Signal, template: Template) -> dict[str, float]
     """Figures of a placement; `anatomy` is what bins tell of classes deep in the brain, nats per channel."""
     matrix = _inverse(pose.matrix)
     scales = rotation_and_scales(matrix)[1]
-    P, to_voxels = template.levels[-1], _to_voxels(pose.matrix, template)
+    P = template.levels[-1]
     brain = P[..., template.is_brain].sum(-1)
-    where = to_voxels[:, :3] @ signal.q.T + to_voxels[:, 3:]
-    prior = ndi.map_coordinates(brain, where, order=1, mode="constant")
+    prior = _prior(signal, pose, template, -1)
     # Away from the brain's surface, where any ball would do: only what lies inside tells a brain from it.
-    inner = template.levels[0][..., template.is_brain].sum(-1)
-    deep = signal.in_head & (ndi.map_coordinates(inner, where, order=1, mode="constant") > 0.9)
-    counts = joint_counts(signal.q[deep], signal.bins[deep], to_voxels, P, BINS + 1)
+    deep = signal.restricted(signal.in_head & (_prior(signal, pose, template, 0) > 0.9))
+    counts = joint_counts(deep.q, deep.bins, _to_voxels(pose.matrix, template), P, BINS + 1)
     seen = prior.sum() * signal.mm**3 / abs(np.linalg.det(matrix[:3, :3]))
     return {
         "gain": pose.gain / signal.bins.shape[1],
@@ -335,6 +341,14 @@ def _quality(pose: Pose, signal: Signal, template: Template) -> dict[str, float]
         "inside": float(seen / (brain.sum() * template.grid.voxel_volume)),
         "in head": float(prior[signal.in_head].sum() / max(prior.sum(), 1e-9)),
     }
+
+
+def _prior(signal: Signal, pose: Pose, template: Template, level: int) -> npt.NDArray[np.float32]:
+    """(n,) probability of brain at each sample; none outside the template."""
+    to_voxels = _to_voxels(pose.matrix, template)
+    brain = template.levels[level][..., template.is_brain].sum(-1)
+    where = to_voxels[:, :3] @ signal.q.T + to_voxels[:, 3:]
+    return np.asarray(ndi.map_coordinates(brain, where, order=1, mode="constant"), np.float32)
 
 
 def _fits_turned(quality: dict[str, float], config: AffineConfig) -> bool:

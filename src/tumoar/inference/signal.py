@@ -15,10 +15,13 @@ from tumoar.image import HOUNSFIELD_UNIT, Case
 from tumoar.numerics.histogram import MISSING
 
 Volume = npt.NDArray[np.float32]
+Means = npt.NDArray[np.floating]
 
 BINS = 32
 AROUND = 32.0
 """mm around a skull-stripped brain where it matters that there is nothing."""
+RIM = 6.0
+"""mm around it that say nothing: how much fluid is left there is up to the tool that stripped."""
 BODY_HU = -300.0
 
 
@@ -26,7 +29,8 @@ BODY_HU = -300.0
 class Signal:
     """Samples of one resolution: world positions q (n, 3), bins (n, N), whether each lies in the head (n,).
 
-    Bin 0 is the nothing around a skull-stripped brain; MISSING is a channel that does not reach there.
+    Bin 0 is the nothing around a skull-stripped brain; MISSING is a channel that does not reach there, or the
+    rim of that nothing.
     """
 
     q: npt.NDArray[np.float64]
@@ -38,6 +42,10 @@ class Signal:
     def head_volume(self) -> float:
         """mm³."""
         return float(self.in_head.sum() * self.mm**3)
+
+    def restricted(self, keep: npt.NDArray[np.bool_]) -> Signal:
+        """These samples alone."""
+        return Signal(self.q[keep], self.bins[keep], self.in_head[keep], self.mm)
 
 
 def pyramid(case: Case, sizes: tuple[int, ...]) -> tuple[Signal, ...]:
@@ -60,21 +68,24 @@ def pyramid(case: Case, sizes: tuple[int, ...]) -> tuple[Signal, ...]:
     return tuple(signals)
 
 
-def _block_means(volumes: Volume, factor: int) -> Volume:
-    """Means (N, ...) over cubes; a part of a cube at the far end is filled up with nothing."""
+def _block_means(volumes: Means, factor: int) -> Means:
+    """Means (N, ...) over cubes; a part of a cube at the far end is filled up with nothing.
+
+    In double precision, so that cubes of equal values stay equal: bins go by rank.
+    """
     if factor == 1:
         return volumes
     widths = [(0, 0), *((0, -n % factor) for n in volumes.shape[1:])]
     out = np.pad(volumes, widths)
     for axis in (3, 2, 1):
         shape = (*out.shape[:axis], out.shape[axis] // factor, factor, *out.shape[axis + 1 :])
-        out = out.reshape(shape).mean(axis + 1, dtype=np.float32)
+        out = out.reshape(shape).mean(axis + 1, dtype=np.float64)
     return out
 
 
-def _binned(case: Case, total: Volume, weight: Volume, size: int, low: npt.NDArray[np.float64]) -> Signal:
+def _binned(case: Case, total: Means, weight: Means, size: int, low: npt.NDArray[np.float64]) -> Signal:
     told = weight > 0.5
-    values = np.divide(total, weight, out=np.zeros_like(total), where=told)
+    values = np.divide(total, weight, out=np.zeros_like(total), where=told).astype(np.float32)
     bins = np.full(total.shape, 0 if case.skull_stripped else MISSING, np.uint8)
     for channel, (v, ok) in enumerate(zip(values, told)):
         if ok.any():
@@ -82,7 +93,9 @@ def _binned(case: Case, total: Volume, weight: Volume, size: int, low: npt.NDArr
             bins[channel][ok] = 1 + np.searchsorted(edges, v[ok], side="right")
     keep = told.any(0)
     if case.skull_stripped and keep.any():
-        keep = ndi.distance_transform_edt(~keep, sampling=size) <= AROUND
+        distance = ndi.distance_transform_edt(~keep, sampling=size)
+        bins[:, (distance > 0) & (distance <= RIM)] = MISSING
+        keep = distance <= AROUND
     return Signal(
         q=np.ascontiguousarray(case.grid.world(np.argwhere(keep) * size + (size - 1) / 2 + low)),
         bins=np.ascontiguousarray(bins[:, keep].T),

@@ -26,69 +26,53 @@ from scipy.special import expit
 
 from tumoar.errors import FitError
 from tumoar.model.shape.crbm import CRBM
-from tumoar.numerics.convolve import REACH, M, R, pack
+from tumoar.numerics.convolve import REACH, Filters, M, R, pack
 from tumoar.numerics.convolve_field import draw_field
 from tumoar.numerics.convolve_moments import moments
-from tumoar.train.shape_data import ByteArray, Patches, Shape, flips, patches_of, window
+from tumoar.train.shape_data import ByteArray, Shape, flips, patches_of, window
+from tumoar.train.shape_start import TIED, Family, Parameters, votes_and_patches
 
 FloatArray = npt.NDArray[np.float64]
-TIED = 8  # voxels that share one free tap
 CHECK = 100  # steps from check to check
 MONITOR = 200  # steps from one free-energy gap to the next
 MONITORED = 2  # shapes on each side of the free-energy gap
+FISHER_MEMORY = 60  # steps
+WARM_UP = 15  # steps
 LARGEST_FALL = 2.0  # nats per voxel
-_PARAMETERS = ("parameters", "averaged", "momentum")
+_PARAMETERS = ("parameters", "averaged")
 
 
 @dataclass(frozen=True)
 class ShapeTraining:
     """Settings; the defaults are our own, `PAPER` has the paper's."""
 
-    steps: int = 1200
-    step: float = 0.003  # root mean square change of whitened taps at first, in nats; or the plain step size
-    bias_step: float = 1.0  # that of the biases, relative to it
-    scaled: bool = True  # steps of a set size, decaying to zero, along a moving average of the gradient
-    floor: float = 0.3  # of the variances that whiten: bounds the steps of fine detail
-    average_memory: float = 0.985  # of the parameters' moving average, the model that training yields
-    batch: int = 4
-    pool: int = 40
+    steps: int = 700
+    step: float = 0.0032  # along the natural gradient, decaying to a tenth; or the plain step size
+    natural: bool = True  # natural gradient in few parameters, or enhanced gradient in all
+    ridge: float = 0.05  # of the Fisher information, relative to its diagonal
+    largest_change: float = 0.15  # nats per step
+    average_memory: float = 0.98  # of the parameters' moving average, the model that training yields
+    batch: int = 6
+    pool: int = 30
     window: int = 36
     margin: int = 12
-    free_share: float = 0.3  # chains without data term
+    free_share: float = 0.1  # chains without data term
     life_free: float = 20.0
-    life: float = 8.0
-    rates: tuple[float, float] = (0.03, 0.3)
-    grains: tuple[float, float] = (1.0, 3.0)
-    blob_share: float = 0.5  # of the corrupted windows; the others are corrupted voxel by voxel
-    # Filters that start as majority votes: of (2 n)³ voxels, and the nats they give a voxel deep inside.
-    local: tuple[tuple[int, float], ...] = ((2, 3.0), (2, 3.0))
-    start_scale: float = 0.1  # nats, inputs of the other filters; 0: all are small and random
-    hidden_bias: float = -2.5  # input of those others from the mean patch
+    life: float = 20.0
+    rates: tuple[float, float] = (0.04, 0.2)
+    grains: tuple[float, float] = (1.0, 2.6)
+    blob_share: float = 0.25  # of the corrupted windows; the others are corrupted voxel by voxel
+    from_data: float = 0.5  # of the chains with a data term start at the data; others start at the
+    burn_in: int = 4  # corrupted data and count after so many sweeps
+    hidden_bias: float = -2.5
     offset_memory: float = 0.99
     largest_norm: float = 50.0
 
 
-SETTINGS = {
-    "y": ShapeTraining(),
-    "z": ShapeTraining(
-        steps=1400, free_share=0.1, life_free=10.0, life=16.0, rates=(0.03, 0.2), grains=(1.0, 2.5),
-        blob_share=0.3, local=((1, 6.0), (2, 1.5), (2, 1.5)),
-    ),
-}  # fmt: skip
-"""What the shipped priors were trained with, map by map."""
-
 PAPER = ShapeTraining(
-    steps=9600, step=0.1, bias_step=1.0, scaled=False, batch=10, pool=10, window=24, free_share=1.0,
-    life_free=1.0, local=(), start_scale=0.0, hidden_bias=-2.0, average_memory=0.0,
+    steps=9600, step=0.1, natural=False, batch=10, pool=10, window=24, free_share=1.0, life_free=1.0,
+    hidden_bias=-2.0, average_memory=0.0,
 )  # fmt: skip
-
-
-class Parameters(NamedTuple):
-    """w (M, R, R, R), b (M,), a; also a direction in that space."""
-
-    w: FloatArray
-    b: FloatArray
-    a: float
 
 
 class Difference(NamedTuple):
@@ -119,9 +103,8 @@ class State:
     mu: float
     lam: FloatArray
     averaged: Parameters  # moving average of the parameters
-    momentum: Parameters  # moving average of the gradient, filters in whitened coordinates
-    square: FloatArray  # moving mean square of the gradient, per filter and per bias
-    whiten: FloatArray  # (R³, R³) taps = whiten @ coordinates, whose unit changes inputs by about 1 nat
+    family: Family  # the directions that training may take; none where it may take all
+    fisher: FloatArray  # (d, d) moving mean of outer products of the chains' gradients along them
     chains: Chains
     turn: int
     rng: dict[str, Any]
@@ -147,46 +130,24 @@ def start(shapes: Sequence[Shape], config: ShapeTraining, seed: int) -> State:
     """Parameters and pool before the first step."""
     rng = np.random.default_rng(seed)
     mu = float(np.mean([s.volume / np.prod(np.array(s.v.shape) + 2 * config.margin) for s in shapes]))
-    seen = patches_of(shapes, rng)
-    w, b = _first_filters(seen, config, rng)
-    lam = expit(b + TIED * w.reshape(M, -1) @ seen.mean) if config.start_scale else expit(b)
-    # local filters are balanced between inside and outside; the others shift the mean of v by nothing
-    a = -sum(strength for _, strength in config.local) if config.local else float(np.log(mu / (1 - mu)))
-    a -= float(TIED * (lam * w.sum((1, 2, 3)))[len(config.local) :].sum())
-    whiten = seen.components / (TIED * np.sqrt(seen.variances + config.floor))
-    size = (config.pool, *(config.window + 2 * REACH,) * 3)
-    empty = np.zeros(size, np.uint8)
+    if config.natural:
+        first, family = votes_and_patches(patches_of(shapes, rng), rng)
+    else:
+        first, family = _random_filters(mu, config, rng), Family.none()
+    empty = np.zeros((config.pool, *(config.window + 2 * REACH,) * 3), np.uint8)
     chains = Chains(
         empty, empty.copy(), empty.copy(), np.zeros(config.pool, np.float32), np.zeros(config.pool, bool)
     )
-    still = Parameters(np.zeros_like(w), np.zeros_like(b), 0.0)
-    first = Parameters(w, b, a)
+    fisher = np.zeros((family.size, family.size))
     return State(
-        0, first, mu, lam, first, still, np.zeros(2 * M + 1), whiten, chains, 0, dict(rng.bit_generator.state)
+        0, first, mu, expit(first.b), first, family, fisher, chains, 0, dict(rng.bit_generator.state)
     )
 
 
-def _first_filters(
-    seen: Patches, config: ShapeTraining, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """w, b: a few local majority votes, then ± the leading components of the data, faintly."""
-    if not config.start_scale:
-        return rng.normal(0, 0.002, (M, R, R, R)), np.full(M, config.hidden_bias)
-    n = len(config.local)
-    count = (M - n + 1) // 2
-    leading = (
-        seen.components[:, :count] * config.start_scale / (TIED * np.sqrt(seen.variances[:count] + 1e-3))
-    )
-    w = np.concatenate([np.zeros((n, R**3)), leading.T, -leading.T])[:M]
-    w[n:] += rng.normal(0, 0.03 * w.std(), w[n:].shape)
-    b = config.hidden_bias - TIED * w @ seen.mean
-    w = w.reshape(M, R, R, R)
-    for m, (size, strength) in enumerate(config.local):
-        # +strength is the input with all taps on, −strength with none; so is what it gives a voxel
-        part = slice(R // 2, R // 2 + size)
-        w[m, part, part, part] = 2 * strength / (TIED * size**3)
-        b[m] = -strength
-    return w, b
+def _random_filters(mu: float, config: ShapeTraining, rng: np.random.Generator) -> Parameters:
+    """Small random filters that shift the mean of v, mu, by nothing."""
+    w, b = rng.normal(0, 0.002, (M, R, R, R)), np.full(M, config.hidden_bias)
+    return Parameters(w, b, float(np.log(mu / (1 - mu)) - TIED * (expit(b) * w.sum((1, 2, 3))).sum()))
 
 
 def train(
@@ -233,25 +194,22 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
     region[inner] = True
 
     chains = Chains(*(x.copy() for x in vars(state.chains).values()))
-    total = Difference(np.zeros((M, R, R, R)), np.zeros(M), 0.0)
+    differences = []
     mean_v, mean_h, unequal, on_data, on_model = 0.0, np.zeros(M), 0, 0, 0
     for turn in range(state.turn, state.turn + config.batch):
         c = turn % config.pool
-        _restart(chains, c, shapes, config, rng)
-        data, seen = chains.data[c], chains.seen[c][inner]
-        log_odds = draw_field(chains.state[c], region, filters, state.parameters.a, int(rng.integers(2**63)))[
-            inner
-        ]
-        log_odds = log_odds + chains.log_odds[c] * (2 * seen.astype(np.float32) - 1)
-        model = chains.state[c].copy()
-        model[inner] = rng.random(log_odds.shape, np.float32) < expit(log_odds)
-        chains.state[c] = model
-
+        sweeps = 1 + (config.burn_in if _restart(chains, c, shapes, config, rng) else 0)
+        for _ in range(sweeps):
+            _sweep(chains, c, region, filters, state.parameters.a, rng)
+        data, model = chains.data[c], chains.state[c]
         phase = (int(rng.integers(8)),)  # one of the 8 polyphase grids stands for all
         G_d, p_d, places = moments(data, filters, phase)
         G_m, p_m, _ = moments(model, filters, phase)
         v_d, v_m = int(data[inner].sum()), int(model[inner].sum())
-        total = Difference(total.wh + 8 * (G_d - G_m), total.h + 8 * (p_d - p_m), total.v + v_d - v_m)
+        volume = config.window**3
+        differences.append(
+            Difference(8 * (G_d - G_m) / volume, 8 * (p_d - p_m) / volume, (v_d - v_m) / volume)
+        )
         mean_v += 0.5 * (v_d + v_m)
         mean_h += 0.5 * (p_d + p_m) / places
         unequal += int((data != model).sum())
@@ -261,9 +219,14 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
     keep = config.offset_memory
     mu = keep * state.mu + (1 - keep) * mean_v / voxels
     lam = keep * state.lam + (1 - keep) * mean_h / config.batch
-    centered = centered_gradient(Difference(total.wh / voxels, total.h / voxels, total.v / voxels), mu, lam)
-    momentum, square, direction = _direction(state, config, centered)
-    parameters = _moved(state.parameters, uncentered(direction, mu, lam))
+    fisher = state.fisher
+    if config.natural:
+        fisher, move = natural_step(differences, state, config)
+    else:
+        wh, h, v = (np.mean(x, axis=0) for x in zip(*differences))
+        g = centered_gradient(Difference(wh, h, float(v)), mu, lam)
+        move = uncentered(Parameters(config.step * g.w, config.step * g.b, config.step * g.a), mu, lam)
+    parameters = _moved(state.parameters, move)
     averaged = _blended(state.averaged, parameters, config.average_memory)
     norm = float(np.sqrt((parameters.w**2).sum((1, 2, 3))).max())
     if not np.isfinite(norm) or norm > config.largest_norm:
@@ -272,10 +235,25 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
             do="resume from the last checkpoint with a smaller step",
         )  # fmt: skip
     state = State(
-        state.step + 1, parameters, mu, lam, averaged, momentum, square, state.whiten, chains,
+        state.step + 1, parameters, mu, lam, averaged, state.family, fisher, chains,
         (state.turn + config.batch) % config.pool, dict(rng.bit_generator.state),
     )  # fmt: skip
     return state, Info(state.step, unequal / voxels, on_model / max(on_data, 1), norm)
+
+
+def _sweep(
+    chains: Chains,
+    c: int,
+    region: npt.NDArray[np.bool_],
+    filters: Filters,
+    a: float,
+    rng: np.random.Generator,
+) -> None:
+    """One block-Gibbs sweep of chain c."""
+    inner = (slice(REACH, -REACH),) * 3
+    log_odds = draw_field(chains.state[c], region, filters, a, int(rng.integers(2**63)))[inner]
+    log_odds = log_odds + chains.log_odds[c] * (2 * chains.seen[c][inner].astype(np.float32) - 1)
+    chains.state[c][inner] = rng.random(log_odds.shape, np.float32) < expit(log_odds)
 
 
 def centered_gradient(d: Difference, mu: float, lam: npt.NDArray) -> Parameters:
@@ -290,31 +268,23 @@ def uncentered(step: Parameters, mu: float, lam: npt.NDArray) -> Parameters:
     return Parameters(step.w, step.b - mu * tied, step.a - float((lam * tied).sum()))
 
 
-def _direction(
-    state: State, config: ShapeTraining, g: Parameters
-) -> tuple[Parameters, FloatArray, Parameters]:
-    """The step along g, scaled for each filter by itself, otherwise one learns and the others idle.
+def natural_step(
+    differences: Sequence[Difference], state: State, config: ShapeTraining
+) -> tuple[FloatArray, Parameters]:
+    """Fisher information and step: the natural gradient, which no choice of parameters changes.
 
-    Filters move in whitened coordinates: in plain taps the mean density, whose variance is a thousand times
-    that of fine detail, takes nearly all of each step.
+    Strengths, biases and the volume of the tumor hang together, and the volume has by far the largest
+    curvature: steps along the plain gradient oscillate in it long before they have moved anything else.
     """
-    if not config.scaled:
-        step = Parameters(config.step * g.w, config.step * g.b, config.step * g.a)
-        return state.momentum, state.square, step
-    m, n = state.momentum, state.step + 1
-    whitened = (g.w.reshape(M, -1) @ state.whiten).reshape(g.w.shape)
-    momentum = Parameters(0.9 * m.w + 0.1 * whitened, 0.9 * m.b + 0.1 * g.b, 0.9 * m.a + 0.1 * g.a)
-    squared = np.concatenate([np.square(whitened).mean((1, 2, 3)), np.square(g.b), [g.a**2]])
-    square = 0.98 * state.square + 0.02 * squared
-    size = config.step * min(1.0, n / 20) * max(0.03, 1 - state.step / config.steps)
-    scale = size * np.sqrt(1 - 0.98**n) / (1 - 0.9**n) / (np.sqrt(square) + 1e-30)
-    scale[M:] *= config.bias_step
-    taps = (scale[:M, None] * momentum.w.reshape(M, -1)) @ state.whiten.T
-    return (
-        momentum,
-        square,
-        Parameters(taps.reshape(g.w.shape), scale[M : 2 * M] * momentum.b, float(scale[-1]) * momentum.a),
-    )
+    g = np.array([state.family.along(d) for d in differences])
+    keep = 1 - 1 / min(state.step + 1, FISHER_MEMORY)
+    fisher = keep * state.fisher + (1 - keep) * g.T @ g / len(g)
+    scale = np.sqrt(np.diag(fisher)) + 1e-12
+    ridge = config.ridge * (1 + 10 / (1 + state.step / 5))  # few samples at first
+    correlation = fisher / np.outer(scale, scale) + ridge * np.eye(len(scale))
+    rate = config.step * max(0.1, 1 - state.step / config.steps) * min(1.0, (state.step + 1) / WARM_UP)
+    move = rate * np.linalg.solve(correlation, g.mean(0) / scale) / scale
+    return fisher, state.family.step(np.clip(move, -config.largest_change, config.largest_change))
 
 
 def _blended(p: Parameters, q: Parameters, keep: float) -> Parameters:
@@ -329,32 +299,35 @@ def _moved(p: Parameters, step: Parameters) -> Parameters:
 
 def _restart(
     chains: Chains, c: int, shapes: Sequence[Shape], config: ShapeTraining, rng: np.random.Generator
-) -> None:
-    """Give chain c a new window if it is unborn or dies."""
+) -> bool:
+    """Give chain c a new window if it is unborn or dies; whether it then starts far from its data."""
     life = config.life if chains.log_odds[c] else config.life_free
     if chains.alive[c] and rng.random() >= 1 / life:
-        return
+        return False
     data = window(shapes, config.window, config.margin, rng)
     chains.alive[c] = True
     chains.data[c] = chains.state[c] = chains.seen[c] = data
     chains.log_odds[c] = 0
     if rng.random() < config.free_share:
-        return
+        return False
     rate = rng.uniform(*config.rates)
     grain = rng.uniform(*config.grains) if rng.random() < config.blob_share else 0.0
     inner = (slice(REACH, -REACH),) * 3
     chains.seen[c][inner] ^= flips((config.window,) * 3, rate, grain, rng)
     chains.log_odds[c] = np.log((1 - rate) / rate)
-    if rng.random() < 0.5:  # from both sides: half of the chains start at the corrupted data
-        chains.state[c] = chains.seen[c]
+    if rng.random() < config.from_data:
+        return False
+    chains.state[c] = chains.seen[c]
+    return True
 
 
 def to_arrays(state: State) -> dict[str, npt.NDArray]:
     """A state as named arrays, for a checkpoint."""
     c = state.chains
     out = {
-        "step": np.array(state.step), "mu": np.array(state.mu), "lam": state.lam, "square": state.square,
-        "whiten": state.whiten, "data": np.packbits(c.data), "state": np.packbits(c.state),
+        "step": np.array(state.step), "mu": np.array(state.mu), "lam": state.lam, "fisher": state.fisher,
+        "family_w": state.family.w, "family_b": state.family.b,
+        "data": np.packbits(c.data), "state": np.packbits(c.state),
         "seen": np.packbits(c.seen), "size": np.array(c.data.shape), "log_odds": c.log_odds, "alive": c.alive,
         "turn": np.array(state.turn), "rng": np.array(json.dumps(state.rng)),
     }  # fmt: skip
@@ -370,10 +343,11 @@ def from_arrays(x: dict[str, npt.NDArray]) -> State:
     data, chain, seen = (
         np.unpackbits(x[k])[: int(np.prod(size))].reshape(size) for k in ("data", "state", "seen")
     )
-    parameters, averaged, momentum = (
+    parameters, averaged = (
         Parameters(x[f"{name}_w"], x[f"{name}_b"], float(x[f"{name}_a"])) for name in _PARAMETERS
     )
     return State(
-        int(x["step"]), parameters, float(x["mu"]), x["lam"], averaged, momentum, x["square"], x["whiten"],
-        Chains(data, chain, seen, x["log_odds"], x["alive"]), int(x["turn"]), json.loads(str(x["rng"])),
+        int(x["step"]), parameters, float(x["mu"]), x["lam"], averaged, Family(x["family_w"], x["family_b"]),
+        x["fisher"], Chains(data, chain, seen, x["log_odds"], x["alive"]), int(x["turn"]),
+        json.loads(str(x["rng"])),
     )  # fmt: skip

@@ -88,6 +88,7 @@ class Patches:
     mean: npt.NDArray[np.float64]  # (R³,)
     variances: npt.NDArray[np.float64]  # (R³,) along the principal components, largest first
     components: npt.NDArray[np.float64]  # (R³, R³), one orthonormal component per column
+    examples: npt.NDArray[np.float64]  # (count, R³)
 
 
 def patches_of(shapes: Sequence[Shape], rng: np.random.Generator, count: int = 6000) -> Patches:
@@ -106,4 +107,4 @@ def patches_of(shapes: Sequence[Shape], rng: np.random.Generator, count: int = 6
     vectors = vectors[:, ::-1]
     # eigh leaves signs open; fix them, so that the same data give the same start everywhere
     vectors = vectors * np.where(vectors[:1] + vectors.sum(0, keepdims=True) < 0, -1, 1)
-    return Patches(mean, np.maximum(values[::-1], 0), vectors)
+    return Patches(mean, np.maximum(values[::-1], 0), vectors, np.array(X))

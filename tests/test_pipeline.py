@@ -12,8 +12,8 @@ from tumoar.errors import ChannelError
 from tumoar.image import Grid
 from tumoar.inference.gem import placed_on
 from tumoar.numerics.threads import use_threads
+from tumoar.pipeline import Given
 from tumoar.review import check_coverage, review
-from tumoar.segment import Given
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,13 @@ def energy(shape_prior: ShapePrior):
     return lambda v: shape_prior.free_energy(np.pad(v, shape_prior.reach).astype(float))
 
 
+def mixtures(labels: joint.Labels) -> np.ndarray:
+    """(X, Y, Z) x(l, z, y)."""
+    x = LABELS.x_of_l[labels.l]
+    x[labels.z == 1], x[labels.y == 1] = LABELS.edema, LABELS.core
+    return x
+
+
 @dataclass(frozen=True)
 class TinyModel:
     """Priors of z and y on a grid of `shape`; `use` and what is held are free and all in use unless given."""
@@ -146,8 +153,7 @@ class TinyModel:
         self, theta: Theta, labels: joint.Labels, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """D (N, X, Y, Z), NaN where nothing is seen, and t (Q, X, Y, Z) given θ and the labels."""
-        x = LABELS.x_of_l[labels.l]
-        x[labels.z == 1], x[labels.y == 1] = LABELS.edema, LABELS.core
+        x = mixtures(labels)
         weight = np.where(
             LABELS.x_of_component[:, None, None, None] == x, theta.gamma[:, None, None, None], 0
         )

@@ -14,7 +14,7 @@ import reference_voxels as reference
 import small_head
 import tiny_model as tiny
 from scipy.signal import lfilter
-from tiny_chain import CRBM, LABELS, TinyModel
+from tiny_chain import CRBM, ENUMERATED, LABELS, TinyModel, mixtures
 
 from tumoar.config import GemConfig, GibbsConfig, Level
 from tumoar.inference import gem, gibbs
@@ -39,8 +39,7 @@ def test_first_t_belongs_to_the_first_labels():
         z.astype(np.uint8),
         (z & (rng.random(shape) < 0.5)).astype(np.uint8),
     )
-    x = LABELS.x_of_l[labels.l]
-    x[labels.z == 1], x[labels.y == 1] = LABELS.edema, LABELS.core
+    x = mixtures(labels)
     counts = np.array([(x == m).sum() for m in range(LABELS.X)])
     theta = tiny.theta()
     n = np.array([gibbs.start(replace(c, seed=s), theta, labels).moments.n for s in range(200)])
@@ -50,6 +49,22 @@ def test_first_t_belongs_to_the_first_labels():
     share = (first[0] / first.sum(0))[labels.y == 1]
     error = np.sqrt((share * (1 - share)).sum() / 200)
     assert abs(n[:, 0].mean() - share.sum()) < 5 * error
+
+
+def test_every_sweep_draws_t_anew_for_its_labels():
+    model = ENUMERATED["MRF"]
+    rng = np.random.default_rng(4)
+    theta, labels = model.draw_theta(rng), model.draw_labels(rng)
+    c = model.chain(model.simulate(theta, labels, rng)[0])
+    state = gibbs.start(c, theta, labels)
+    seen = set()
+    for _ in range(10):
+        state, _ = gibbs.sweep(c, state)
+        x = mixtures(state.labels)
+        for m in range(LABELS.X):
+            assert state.moments.n[LABELS.component_slice(m)].sum() == (x == m).sum()
+        seen.add(tuple(state.moments.n))
+    assert len(seen) > 5
 
 
 def test_held_labels_stay():

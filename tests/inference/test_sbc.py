@@ -11,7 +11,7 @@ import pytest
 import reference_voxels as reference
 import tiny_model as tiny
 from scipy import stats
-from tiny_chain import LABELS, TinyModel
+from tiny_chain import LABELS, TinyModel, mixtures
 
 from tumoar.inference import gibbs
 from tumoar.model import joint
@@ -41,8 +41,7 @@ def parameters(model: TinyModel, theta: Theta, labels: joint.Labels, D: np.ndarr
 
 
 def log_likelihood(theta: Theta, labels: joint.Labels, D: np.ndarray) -> float:
-    x = LABELS.x_of_l[labels.l]
-    x[labels.z == 1], x[labels.y == 1] = LABELS.edema, LABELS.core
+    x = mixtures(labels)
     components = np.exp(reference.log_components(theta, D.astype(float)))
     return float(
         np.log(np.where(LABELS.x_of_component[:, None, None, None] == x, components, 0).sum(0)).sum()

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numba as nb
 import numpy as np
-from mesh import ROOT, best, drawn_image, head_grid, samseg_folder, table
+from mesh import ROOT, best, classes_of, drawn_image, head_grid, samseg_folder, table
 from nibabel import load
 from threadpoolctl import threadpool_limits
 
@@ -60,33 +60,30 @@ def against_peer(python: str, repeats: int, spacing: float) -> dict[str, float]:
     alpha = merge_labels(atlas.alpha, columns)
     background = int(columns[atlas.background])
     pi = tetra.rasterize(placed.reference, placed.tetrahedra, alpha, placed.shape, background)
+    # The peer's classes are our mixtures, the background first; ours tell brain from the rest as well.
+    into, C = classes_of(atlas)
+    x_of_class = np.zeros(C, np.int64)
+    x_of_class[into] = labels.x_of_l
+    G = labels.G[x_of_class]
     rng = np.random.default_rng(0)
-    order = [background, *(c for c in range(alpha.shape[1]) if c != background)]
-    means = rng.uniform(1, 4, (alpha.shape[1], CONTRASTS))
-    images = np.stack([drawn_image(pi[..., order], means[order, n], rng) for n in range(CONTRASTS)])
+    means = rng.uniform(1, 4, (C, CONTRASTS))
+    by_class = tetra.rasterize(
+        placed.reference, placed.tetrahedra, merge_labels(atlas.alpha, into), placed.shape, 0
+    )
+    images = np.stack([drawn_image(by_class, means[:, n], rng) for n in range(CONTRASTS)])
     mask = (images != 0).all(0)
 
-    # The same start on both sides: means of a class half a deviation apart, one covariance.
-    x_of_column = np.zeros(alpha.shape[1], np.int64)
-    x_of_column[columns] = labels.x_of_l
-    G = labels.G[x_of_column]
+    # The same start on both sides: means of a class apart, one covariance.
     first = np.concatenate([m + 0.3 * (np.arange(g)[:, None] - (g - 1) / 2) for m, g in zip(means, G)])
-    theirs = {
-        "means": first,
-        "variances": np.tile(0.1 * np.eye(CONTRASTS), (len(first), 1, 1)),
-        "weights": np.repeat(1 / G, G),
-    }
-    at = np.concatenate([np.arange(labels.Q)[labels.component_slice(x)] for x in x_of_column])
     mu, gamma = np.tile(means.mean(0), (labels.Q, 1)), (1 / labels.G)[labels.x_of_component]
-    mu[at] = first
-    theta = Theta(
-        gamma, mu, np.tile(0.1 * np.eye(CONTRASTS), (labels.Q, 1, 1)), np.zeros((CONTRASTS, 4, 4, 4))
-    )
+    mu[np.concatenate([np.arange(labels.Q)[labels.component_slice(x)] for x in x_of_class])] = first
+    Sigma = 0.1 * np.eye(CONTRASTS)
+    theta = Theta(gamma, mu, np.tile(Sigma, (labels.Q, 1, 1)), np.zeros((CONTRASTS, 4, 4, 4)))
 
     D = np.where(mask, images, np.nan).astype(np.float32)
     volume = joint.volume(D, np.where(mask, WITH_DATA, UNUSED).astype(np.uint8))
     groups = joint.compile_groups(labels, columns, joint.Flat(w=1e-9))  # the peer knows of no tumor
-    expected = np.bincount(x_of_column, pi[mask].sum(0), minlength=labels.X)
+    expected = np.bincount(x_of_class, by_class[mask].sum(0), minlength=labels.X)
     prior = theta_prior(
         labels,
         (find_contrast("other"),) * CONTRASTS,
@@ -118,11 +115,13 @@ def against_peer(python: str, repeats: int, spacing: float) -> dict[str, float]:
             mesh=str(folder / MESH),
             transform=np.asfortranarray(grid.inverse @ load(folder / "template.nii.gz").affine),
             stiffness=atlas.stiffness,
-            fractions=np.eye(alpha.shape[1])[:, columns],
+            fractions=np.eye(C)[:, into],
             images=images,
             mask=mask,
             components=G,
-            **theirs,
+            means=first,
+            variances=np.tile(Sigma, (len(first), 1, 1)),
+            weights=np.repeat(1 / G, G),
         )
         script = Path(__file__).with_name("fit_peer.py")
         command = [python, str(script), str(source), str(target), str(repeats)]

@@ -24,7 +24,7 @@ from tumoar.train.prepare import default_heads
 from tumoar.train.surroundings import average
 
 LABELS = default_labels()
-RIGHT = 3.0
+RIGHT = 2.5
 """mm and degrees within which a placement is right."""
 STEP = 4
 """mm of the simulated images; blown up to the 1 mm of a case."""
@@ -135,13 +135,18 @@ def test_a_large_tumor_does_not_lead_astray(head, templates):
 
 @pytest.mark.slow
 def test_placement_follows_a_shifted_world_and_ignores_intensity_scale(t1, templates):
-    """Up to what is left when refinement stops, at steps of 0.1 mm."""
+    """The first exactly, since no coordinate enters that depends on the origin of the world.
+
+    Brightness only to a tenth of a voxel, the least that could matter to the mesh that starts from here:
+    adding to the logs rounds them anew, which takes samples over the edges of bins, and on another path
+    refinement stops at another kink of a template that is linear piece by piece.
+    """
     here = find_placement(t1, templates[False])
     shift = motion([0, 0, 0], [64.0, -128.0, 32.0])
     there = find_placement(moved(t1, shift), templates[False])
-    assert errors(there.matrix, shift @ here.matrix)[0] < 0.5
+    assert errors(there.matrix, shift @ here.matrix)[0] < 1e-6
     brighter = find_placement(replace(t1, D=t1.D + np.float32(8 * np.log(2.0))), templates[False])
-    assert errors(brighter.matrix, here.matrix)[0] < 0.5
+    assert errors(brighter.matrix, here.matrix)[0] < 0.1
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def find_placement(case: Case, template: Template, config: AffineConfig | None =
     poses.sort(key=lambda p: -p.score)
     # Skulls and faces differ from each other more than brains do: at the end only what is near counts.
     best = poses[0]
-    for tolerance in (0.1, 0.01, 0.001):
+    for tolerance in (0.1, 0.01):
         near = fine.restricted(_prior(fine, best, template, 0) > config.near)
         best = refine(best.matrix, near, template, 2, AFFINE, config, passes=100, tolerance=tolerance)
 

@@ -1,0 +1,178 @@
+"""Tumor after Algorithm 2 alone, with the first-order MRF, and with the cRBMs; and whether votes are honest.
+
+python experiments/samples.py [--quick] [--patients N] [--cache DIR]
+
+Patients are simulated from the two heads that trained neither atlas nor surroundings, with tumors of patients
+that trained neither shape prior, scanned as T1c, FLAIR and T2 at 1 mm. Algorithm 2 runs once per patient; its
+most probable labels are the first result. From there Algorithm 1 runs with each prior, 200 + 50 sweeps, as
+the command does. A share of votes is honest if, of the voxels with that share, that many are tumor. One
+thread. Finished rows are kept in DIR under a key of the code and data that made them.
+
+Prints, as its last line, one JSON object; the full run writes docs/results/samples.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+
+import nibabel as nib
+import numpy as np
+import numpy.typing as npt
+from fits import DECIDES, HEADS, TALLEST, fitted, unseen_tumors
+from head_cases import DATA, LABELS, PROJECT, around_head, at_one_mm, bare_case, digest, read_head
+from threadpoolctl import threadpool_limits
+
+from tumoar.config import Config, GibbsConfig
+from tumoar.evaluate import dice
+from tumoar.image import Case
+from tumoar.inference import gibbs
+from tumoar.inference.gem import Fit
+from tumoar.io.models import default_model
+from tumoar.model.generative import Model, with_prior
+from tumoar.simulate import Acquisition, draw_place, simulate
+
+Mask = npt.NDArray[np.bool_]
+
+SCANS = ("T1c", "FLAIR", "T2")
+METHODS = ("algorithm 2", "mrf", "crbm")
+MAPS = {"core": ("core",), "whole": ("core", "edema")}
+BINS = 10
+SEED = 7
+
+
+@dataclass(frozen=True)
+class Patient:
+    """Images, and true masks by map."""
+
+    name: str
+    case: Case
+    truth: Mapping[str, Mask]
+
+
+def patient(number: int, folder: Path) -> Patient:
+    """Number by number, other heads and other tumors."""
+    head, name = HEADS[number % len(HEADS)], unseen_tumors()[len(HEADS) + number]
+    rng_tumor, rng_scan = np.random.default_rng([SEED, number]).spawn(2)
+    label_map, source, grid = around_head(*read_head(head, folder), margin=10.0, tallest=TALLEST)
+    image = nib.as_closest_canonical(nib.load(DATA / "tumors" / "automatic" / f"{name}.nii.gz"))
+    tumor = draw_place(np.asarray(image.dataobj).astype(np.uint8), label_map, LABELS, rng_tumor)
+    scans = [Acquisition(scan) for scan in SCANS]
+    images, truth = simulate(label_map, grid, tumor, scans, LABELS, rng_scan, source=source)
+    case = bare_case(*at_one_mm(images), SCANS, stripped=False)
+    return Patient(f"head {head}, {name}", case, {"core": truth.y, "whole": truth.z})
+
+
+def sampled(case: Case, fit: Fit, model: Model, config: Config) -> gibbs.Tally:
+    """All samples of one chain."""
+    model = with_prior(model, config)
+    shapes, every = (model.shape_z, model.shape_y), config.gibbs.full_every
+    chain, begin = gibbs.prepare(case, fit, shapes, model.tumor_mm3, config.gem, SEED, full_every=every)
+    tally = gibbs.Tally(chain.labels, chain.volume.use)
+    for state, info in gibbs.sweeps(chain, begin, config.gibbs):
+        if info.sweep > config.gibbs.burn_in:
+            tally.add(state.labels)
+    return tally
+
+
+def honesty(share: np.ndarray, true: np.ndarray) -> list[list[float]]:
+    """Per tenth of the shares strictly between none and all: voxels, their mean share, how many are true."""
+    at = (share > 0) & (share < 1)
+    tenth = np.minimum((share[at] * BINS).astype(int), BINS - 1)
+    sums = [np.bincount(tenth, w, BINS).tolist() for w in (np.ones(at.sum()), share[at], true[at])]
+    return [list(column) for column in zip(*sums)]
+
+
+def results(one: Patient, model: Model, gibbs_config: GibbsConfig) -> Iterator[dict]:
+    """One row per method."""
+
+    def row(method: str, found: Mapping[str, Mask], **more) -> dict:
+        scores = {m: round(dice(found[m] == 1, one.truth[m]), 4) for m in MAPS}
+        return {"patient": one.name, "method": method, **scores, **more}
+
+    fit, first, _ = fitted(one.case, model)
+    yield row(METHODS[0], {"core": first.y, "whole": first.z})
+    for prior in METHODS[1:]:
+        start = time.process_time()
+        tally = sampled(one.case, fit, model, Config(prior=prior, gibbs=gibbs_config))
+        votes = tally.vote()
+        honest = {m: honesty(tally.fraction(tumor=parts), one.truth[m]) for m, parts in MAPS.items()}
+        seconds = round(time.process_time() - start, 1)
+        yield row(prior, {"core": votes.y, "whole": votes.z}, honesty=honest, cpu_s=seconds)
+
+
+def rows(folder: Path, patients: int, config: GibbsConfig) -> Iterator[dict]:
+    """All rows; those of a patient who was finished before are read."""
+    kept = folder / f"samples_{digest(__file__, DECIDES)}_{config.burn_in}_{config.samples}"
+    kept.mkdir(exist_ok=True)
+    for number in range(patients):
+        path = kept / f"{number}.json"
+        if not path.exists():
+            found = list(results(patient(number, folder), default_model(), config))
+            path.write_text(json.dumps(found), encoding="utf-8")
+        yield from json.loads(path.read_text(encoding="utf-8"))
+
+
+def pooled_honesty(found: list[dict], method: str, name: str) -> np.ndarray:
+    """(BINS, 3) over all patients: voxels, mean share, share that is true."""
+    total = np.sum([r["honesty"][name] for r in found if r["method"] == method], axis=0)
+    return np.column_stack([total[:, 0], total[:, 1:] / np.maximum(total[:, :1], 1)])
+
+
+def page(found: list[dict]) -> str:
+    lines = ["# Algorithm 1 on simulated patients", "", *__doc__.strip().splitlines()[4:10], ""]
+    lines += ["Dice of tumor core and whole tumor.", ""]
+    lines += ["| patient | " + " | ".join(f"{m}: core | whole" for m in METHODS) + " |", "|---" * 7 + "|"]
+    for name in dict.fromkeys(r["patient"] for r in found):
+        by = {r["method"]: r for r in found if r["patient"] == name}
+        lines.append(
+            f"| {name} | " + " | ".join(f"{by[m]['core']:.3f} | {by[m]['whole']:.3f}" for m in METHODS) + " |"
+        )
+    cells = [f"{np.mean([r[k] for r in found if r['method'] == m]):.3f}" for m in METHODS for k in MAPS]
+    lines += ["| **mean** | " + " | ".join(cells) + " |", ""]
+    lines += ["Voxels by their share of the votes with the cRBMs, neither 0 nor 1; how many are tumor.", ""]
+    lines += [
+        "| share | core: voxels | mean share | true | whole: voxels | mean share | true |",
+        "|---" * 7 + "|",
+    ]
+    core, whole = (pooled_honesty(found, "crbm", m) for m in MAPS)
+    for k in range(BINS):
+        cells = [f"{v[k, 0]:.0f} | {v[k, 1]:.2f} | {v[k, 2]:.2f}" for v in (core, whole)]
+        lines.append(f"| {k / BINS:.1f} to {(k + 1) / BINS:.1f} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one patient, 4 + 2 sweeps")
+    parser.add_argument("--patients", type=int, default=6)
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "tumoar-experiments")
+    options = parser.parse_args()
+    options.cache.mkdir(parents=True, exist_ok=True)
+    config = GibbsConfig(burn_in=4, samples=2) if options.quick else GibbsConfig()
+    found = []
+    with threadpool_limits(1, "blas"):
+        for r in rows(options.cache, 1 if options.quick else options.patients, config):
+            found.append(r)
+            print({k: v for k, v in r.items() if k != "honesty"}, flush=True)
+    figures: dict[str, dict[str, float]] = {}
+    for method in METHODS:
+        of = [r for r in found if r["method"] == method]
+        figures[method] = {k: round(float(np.mean([r[k] for r in of])), 4) for k in MAPS}
+    for name in MAPS:
+        v = pooled_honesty(found, "crbm", name)
+        figures["crbm"][f"{name}_worst_tenth"] = round(float(np.abs(v[:, 1] - v[:, 2])[v[:, 0] > 0].max()), 3)
+    if not options.quick:
+        (PROJECT / "docs" / "results" / "samples.md").write_text(page(found), encoding="utf-8")
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

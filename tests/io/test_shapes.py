@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from tumoar.cli.model import model as cli
 from tumoar.errors import ModelFileError
 from tumoar.io.shapes import section_shape, shape_section
 from tumoar.io.store import Section, load_sections, save_sections
@@ -40,3 +42,11 @@ def test_an_unusable_prior_is_refused(fault):
     sections = {} if fault == "missing" else {"shape_y": Section(arrays, card)}
     with pytest.raises(ModelFileError, match="shape_y"):
         section_shape(sections, "shape_y", "model.npz")
+
+
+def test_verify_looks_into_priors(tmp_path):
+    path, section = tmp_path / "model.npz", shape_section(model(), {})
+    save_sections(path, {"shape_z": section})
+    assert CliRunner().invoke(cli, ["verify", str(path)]).output == "in order: shape_z\n"
+    save_sections(path, {"shape_z": Section({**section.arrays, "b": np.zeros(4)}, section.card)})
+    assert isinstance(CliRunner().invoke(cli, ["verify", str(path)]).exception, ModelFileError)

@@ -31,11 +31,15 @@ def info(path: ModelFile) -> None:
 @model.command()
 def verify(path: ModelFile) -> None:
     """Check a model file: digest, sizes, and what its content means."""
+    from tumoar.io.shapes import section_shape
     from tumoar.io.store import load_sections, section_atlas
 
     sections = load_sections(path)
-    if "atlas" in sections:
-        section_atlas(sections, path)
+    for name in sections:
+        if name == "atlas":
+            section_atlas(sections, path)
+        elif name.startswith("shape_"):
+            section_shape(sections, name, path)
     typer.echo(f"in order: {', '.join(sections)}")
 
 

@@ -200,7 +200,7 @@ CRBM = (tiny.crbm(1, -1.9), tiny.crbm(2, -0.7))
 ROW = (tiny.crbm(3, -1.5, 0.5), tiny.crbm(4, -0.8, 0.5))
 POINTED = (tiny.crbm(3, -2.0, 1.5, filters=1, taps=2), tiny.crbm(4, -2.6, 1.5, filters=1, taps=2))
 MILD = (tiny.crbm(3, -0.8, 0.8, filters=1, taps=2), tiny.crbm(4, -0.6, 0.8, filters=1, taps=2))
-MRF = (FirstOrderMRF(0.12), FirstOrderMRF(0.05))
+MRF = (FirstOrderMRF(0.3), FirstOrderMRF(0.05))
 WEAK_MRF = (FirstOrderMRF(0.04), FirstOrderMRF(0.02))
 
 ENUMERATED = {

@@ -65,8 +65,8 @@ def write_result(
     try:
         work.mkdir(parents=True)
         rows = _write_images(work, result, options)
-        _write_table(work / "volumes.tsv", rows)
-        _write_table(work / "segmentation.tsv", label_rows(result.table))
+        write_table(work / "volumes.tsv", rows)
+        write_table(work / "segmentation.tsv", label_rows(result.table))
         _write_transforms(work, result)
         (work / "log.txt").write_text("\n".join(log) + "\n", encoding="utf-8")
         whole = {
@@ -108,7 +108,7 @@ def read_manifest(out: Path) -> dict[str, Any]:
 def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """One more table in a finished result, and in its manifest."""
     manifest = read_manifest(out)
-    _write_table(out / name, rows)
+    write_table(out / name, rows)
     manifest["files"] |= {name: hashlib.sha256((out / name).read_bytes()).hexdigest()}
     replace_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
@@ -224,7 +224,8 @@ def _write_transforms(work: Path, result: Segmentation) -> None:
 # ---- files -------------------------------------------------------------------------------------------------
 
 
-def _write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows as tab-separated values."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(rows[0]), delimiter="\t", lineterminator="\n")
     writer.writeheader()

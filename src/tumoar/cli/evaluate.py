@@ -1,0 +1,199 @@
+"""`tumoar evaluate`: outlines against references, one patient or many, and against other outlines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tumoar.errors import GeometryError, UsageError, not_written
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from tumoar.evaluate import Scores
+    from tumoar.image import Grid
+
+    Values = Mapping[str, Sequence[int]]
+    Map = tuple[npt.NDArray[np.int64], Grid]
+
+SHOWN = ("dice", "hausdorff95", "surface_dice_2mm", "volume", "reference_volume")
+
+
+def evaluate(
+    results: Annotated[list[Path], typer.Argument(help="Result folders, or label maps.", show_default=False)],
+    reference: Annotated[
+        list[Path], typer.Option(help="Label map or mask of each result, in the same order.")
+    ],
+    values: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=1,3",
+            help="What values of the references mean; GTV+Edema=1,2,3 for a union. Default: our own indices.",
+        ),
+    ] = None,
+    against: Annotated[
+        list[Path] | None, typer.Option(help="Other results of the same patients, to compare with.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for tables and box plots.")
+    ] = None,
+) -> None:
+    """Dice, Hausdorff distance (95 %), surface distances and volumes against references."""
+    from tumoar.labels import default_labels
+
+    table = default_labels()
+    known = [o.name for o in table.organs]
+    meaning = parse_values(values or [], known)
+    for others, name in ((reference, "--reference"), (against, "--against")):
+        if others is not None and len(others) != len(results):
+            what = f"{len(results)} results but {len(others)} times {name}"
+            raise UsageError("evaluate", what, do="give one for each result, in the same order")
+    ours = [score(a, b, meaning) for a, b in zip(results, reference)]
+    rows = _rows(results, ours)
+    for row in rows:
+        cells = "  ".join(f"{name} {row[name]}" for name in SHOWN)
+        typer.echo(f"{row['result']:20} {row['structure']:14} {cells}")
+    tables: dict[str, Sequence[Mapping[str, Any]]] = {"scores.tsv": rows}
+    if len(ours) > 1:
+        tables["summary.tsv"] = _summaries(ours)
+        for line in tables["summary.tsv"]:
+            typer.echo(
+                f"{line['structure']:14} {line['score']:18} mean {line['mean']}  median {line['median']}"
+            )
+    theirs = [score(a, b, meaning) for a, b in zip(against, reference)] if against else None
+    if theirs:
+        tables["against.tsv"] = _rows(against or [], theirs)
+        tables["paired.tsv"] = _paired(ours, theirs)
+        for pair in tables["paired.tsv"]:
+            typer.echo(
+                f"{pair['structure']:14} {pair['score']:12} {pair['difference']:+} "
+                f"(95 % {pair['low']:+} to {pair['high']:+}, {pair['patients']} patients)"
+            )
+    if output is not None:
+        _write(output, tables, ours, theirs)
+
+
+def parse_values(given: Sequence[str], known: Sequence[str]) -> Values:
+    """Structures, or unions of them, and the values that stand for them in the references."""
+    out: dict[str, Sequence[int]] = {}
+    for text in given:
+        name, _, numbers = text.partition("=")
+        if not set(name.split("+")) <= set(known):
+            raise UsageError("structures", f"no structure '{name}'", do=f"use {', '.join(known)}")
+        try:
+            out[name] = [int(n) for n in numbers.split(",")]
+        except ValueError as error:
+            raise UsageError("evaluate", f"no values in '{text}'", do="write NAME=1,3") from error
+    return out
+
+
+def score(result: Path, reference: Path, meaning: Values) -> dict[str, Scores]:
+    """Every structure of one result: of `meaning`, or else of our own label table."""
+    import numpy as np
+
+    from tumoar.evaluate import compare, compare_organs, organ_mask
+    from tumoar.io.nifti import read_nifti
+    from tumoar.labels import default_labels
+
+    image = read_nifti(reference)
+    truth = np.rint(image.data).astype(np.int64)
+    found, grid = _label_map(result, image.grid)
+    table = default_labels()
+    if not meaning:
+        return compare_organs(table, found, truth, grid.spacing)
+    return {
+        name: compare(
+            np.logical_or.reduce([organ_mask(table, table.organ(n), found) for n in name.split("+")]),
+            np.isin(truth, list(numbers)),
+            grid.spacing,
+        )
+        for name, numbers in meaning.items()
+    }
+
+
+def _label_map(path: Path, wanted: Grid) -> Map:
+    """The result's label map that lies on the reference's grid: its own, or that of one of its inputs."""
+    import numpy as np
+
+    from tumoar.io.nifti import read_nifti
+    from tumoar.io.results import read_manifest
+
+    paths = [path]
+    if path.is_dir():
+        read_manifest(path)
+        paths = [path / "segmentation.nii.gz", *sorted((path / "native").glob("*.nii.gz"))]
+    for candidate in paths:
+        image = read_nifti(candidate)
+        if image.grid.shape == wanted.shape and np.allclose(image.grid.affine, wanted.affine, atol=1e-3):
+            return image.data.astype(np.int64), image.grid
+    raise GeometryError(
+        "evaluate-grid",
+        "reference lies on the grid of none of the result's images",
+        file=path,
+        found=f"{wanted.shape} voxels",
+        do="draw it on an image that was given, or resample it there",
+    )
+
+
+def _rows(paths: Sequence[Path], scores: Sequence[Mapping[str, Scores]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "result": path.name,
+            "structure": name,
+            **{key: round(value, 4) for key, value in found.as_dict().items()},
+        }
+        for path, of_patient in zip(paths, scores)
+        for name, found in of_patient.items()
+    ]
+
+
+def _summaries(scores: Sequence[Mapping[str, Scores]]) -> list[dict[str, Any]]:
+    from tumoar.evaluate import summarize
+
+    rows = []
+    for name in scores[0]:
+        for key, (mean, median) in summarize([s[name] for s in scores]).items():
+            row = {"structure": name, "score": key, "mean": round(mean, 4), "median": round(median, 4)}
+            rows.append(row)
+    return rows
+
+
+def _paired(
+    ours: Sequence[Mapping[str, Scores]], theirs: Sequence[Mapping[str, Scores]]
+) -> list[dict[str, Any]]:
+    import numpy as np
+
+    from tumoar.evaluate import paired
+
+    rows = []
+    for name in ours[0]:
+        for key in ("dice", "hausdorff95"):
+            a, b = (np.array([getattr(s[name], key) for s in side]) for side in (ours, theirs))
+            mean, low, high, count = paired(a, b, np.random.default_rng(0))
+            figures = {"difference": round(mean, 4), "low": round(low, 4), "high": round(high, 4)}
+            rows.append({"structure": name, "score": key, **figures, "patients": count})
+    return rows
+
+
+def _write(
+    folder: Path,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+    ours: Sequence[Mapping[str, Scores]],
+    theirs: Sequence[Mapping[str, Scores]] | None,
+) -> None:
+    from tumoar.io.results import write_table
+    from tumoar.report.boxes import box_plots
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, rows in tables.items():
+            write_table(folder / name, rows)
+        sides = {"this": ours} | ({"against": theirs} if theirs else {})
+        box_plots(folder / "boxes.png", sides)
+    except OSError as error:
+        raise not_written("cannot write the scores", error, folder) from error
+    typer.echo(f"{folder.name}: {', '.join([*tables, 'boxes.png'])}")

@@ -1,0 +1,37 @@
+"""Box plots of scores, structure by structure, as in the paper's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from tumoar.evaluate import Scores
+
+PANELS = {"dice": "Dice", "hausdorff95": "Hausdorff distance, 95 % (mm)"}
+COLORS = ("#3c5fa8", "#e8893f")
+
+
+def box_plots(path: Path, sides: Mapping[str, Sequence[Mapping[str, Scores]]]) -> None:
+    """One panel per score, one box per structure and side, the patients as points."""
+    names = list(next(iter(sides.values()))[0])
+    figure = Figure(figsize=(1.5 + 1.0 * len(names), 6.5), layout="constrained")
+    for panel, (key, title) in zip(figure.subplots(len(PANELS), 1), PANELS.items()):
+        for number, (side, scores) in enumerate(sides.items()):
+            at = np.arange(len(names)) + 0.35 * (number - (len(sides) - 1) / 2)
+            values = [np.array([getattr(s[name], key) for s in scores]) for name in names]
+            finite = [v[np.isfinite(v)] for v in values]  # one side empty: no distance to draw
+            boxes = panel.boxplot(finite, positions=at, widths=0.28, showfliers=False, patch_artist=True)
+            for box in boxes["boxes"]:
+                box.set(facecolor=COLORS[number], alpha=0.35)
+            for x, v in zip(at, finite):
+                panel.plot(np.full(len(v), x), v, ".", color=COLORS[number])
+            panel.plot([], [], "s", color=COLORS[number], label=side)
+        panel.set_xticks(range(len(names)), names, rotation=30, ha="right")
+        panel.set_ylabel(title)
+    if len(sides) > 1:
+        figure.axes[0].legend()
+    figure.axes[0].set_ylim(0, 1)
+    figure.savefig(path, dpi=110)

@@ -20,7 +20,7 @@ Means = npt.NDArray[np.floating]
 BINS = 32
 AROUND = 32.0
 """mm around a skull-stripped brain where it matters that there is nothing."""
-RIM = 6.0
+RIM = 4.5
 """mm around it that say nothing: how much fluid is left there is up to the tool that stripped."""
 BODY_HU = -300.0
 

@@ -129,7 +129,7 @@ def test_labels_and_components_are_drawn_from_the_joint():
     """(l, z, y) with t summed out, then t, is what drawing t and z, y first and l then amounts to."""
     rng = np.random.default_rng(5)
     checked = near = 0
-    for _ in range(6):
+    for _ in range(4):
         e = everything(rng)
         fields = tuple(
             crbm.visible_input(h)[(slice(crbm.reach, -crbm.reach),) * 3].astype(np.float32)
@@ -155,5 +155,5 @@ def test_labels_and_components_are_drawn_from_the_joint():
                 assert found == states[at][:3] or unclear or unclear_l
                 checked += 1
             assert (moments.n == count).all() or near
-    assert checked == 6 * 20 * 8
+    assert checked == 4 * 20 * 8
     assert near < 5

@@ -5,18 +5,19 @@ from __future__ import annotations
 import io
 import itertools
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 import reference_convolve as reference
-from scipy.special import expit
 
 from tumoar.errors import FitError
 from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import REACH
 from tumoar.train import shape as training
-from tumoar.train.shape import PAPER, Difference, Parameters, ShapeTraining, centered_gradient, uncentered
+from tumoar.train.shape import PAPER, Difference, ShapeTraining, centered_gradient, uncentered
 from tumoar.train.shape_data import Shape, cut, flips, patches_of, shape_of, split_by_patient, window
+from tumoar.train.shape_start import OWN, Parameters
 
 MAPS = np.array(list(itertools.product((0, 1), repeat=6)), float).reshape(-1, 1, 2, 3)
 WEIGHT = np.random.default_rng(0).dirichlet(np.ones(len(MAPS)))  # a data distribution over all maps
@@ -120,6 +121,12 @@ SHAPES = (ball(9), ball(12, "other-000"))
 QUICK = ShapeTraining(steps=6, batch=2, pool=4, window=16, margin=4, life=2.0, life_free=3.0)
 
 
+@cache
+def first(config=QUICK):
+    """The state before training; a value, so that tests can share it."""
+    return training.start(SHAPES, config, 7)
+
+
 def run(state, config, steps):
     for _ in range(steps):
         state, _ = training.advance(SHAPES, config, state)
@@ -135,15 +142,15 @@ def stored(state):
 
 @pytest.mark.parametrize("config", [QUICK, replace(PAPER, batch=2, pool=4, window=16, margin=4)])
 def test_resuming_gives_the_same_bits(config):
-    straight = run(training.start(SHAPES, config, 7), config, 6)
-    resumed = run(stored(run(training.start(SHAPES, config, 7), config, 3)), config, 3)
+    straight = run(first(config), config, 6)
+    resumed = run(stored(run(first(config), config, 3)), config, 3)
     for name, x in training.to_arrays(straight).items():
         np.testing.assert_array_equal(training.to_arrays(resumed)[name], x, err_msg=name)
 
 
 def test_a_state_is_a_value():
     """A step leaves the state it starts from as it was."""
-    state = run(training.start(SHAPES, QUICK, 7), QUICK, 2)
+    state = run(first(), QUICK, 2)
     before = {k: x.copy() for k, x in training.to_arrays(state).items()}
     run(state, QUICK, 2)
     for name, x in training.to_arrays(state).items():
@@ -153,7 +160,7 @@ def test_a_state_is_a_value():
 @pytest.mark.slow
 def test_training_raises_the_shapes_above_their_surroundings():
     """A short run on balls: the field learned inside is above the field outside."""
-    config = replace(QUICK, steps=40, step=0.003)
+    config = replace(QUICK, steps=40)
     *_, (state, info) = training.train(SHAPES, config, training.start(SHAPES, config, 7))
     assert info.step == 40
     v = np.pad(SHAPES[1].v, 8).astype(bool)
@@ -162,15 +169,15 @@ def test_training_raises_the_shapes_above_their_surroundings():
 
 
 def test_divergence_is_a_refusal():
-    config = replace(QUICK, step=1000.0)
+    config = replace(QUICK, largest_norm=0.1)
     with pytest.raises(FitError, match="diverged"):
-        run(training.start(SHAPES, config, 7), config, 3)
+        run(first(), config, 3)
     with pytest.raises(FitError, match="everywhere"):
         training._require_bounded(-3.0)
 
 
 def test_model_of_a_state_is_a_crbm():
-    model = training.start(SHAPES, QUICK, 7).model
+    model = first().model
     assert isinstance(model, CRBM)
     assert model.fast
 
@@ -205,40 +212,74 @@ def test_components_are_orthonormal_and_sorted():
     assert (np.diff(seen.variances) <= 0).all()
 
 
-def test_local_filters_start_as_balanced_majority_votes():
-    """Alone, they give a voxel deep inside +strength, deep outside −strength."""
-    config = replace(QUICK, local=((1, 4.0), (2, 1.5), (2, 0.5)))
-    w, b, a = training.start(SHAPES, config, 7).parameters
-    n = 3
-    total = 8 * w[:n].sum((1, 2, 3))
-    np.testing.assert_allclose(b[:n], -total / 2)
-    np.testing.assert_allclose(total / 2, [4.0, 1.5, 0.5])
-    others = 8 * (expit(b[n:]) * w[n:].sum((1, 2, 3))).sum()  # nearly cancel: they come in pairs of ±
-    assert a + others == pytest.approx(-6.0, abs=0.1)
+def test_votes_start_balanced():
+    """Each gives its strength over the empty map to a voxel deep inside; the visible bias takes off half."""
+    w, b, a = first().parameters
+    strengths = np.array([strength for _, strength, _ in OWN])
+    np.testing.assert_allclose(8 * w[: len(OWN)].sum((1, 2, 3)), strengths)
+    np.testing.assert_allclose(b[: len(OWN)], [bias for _, _, bias in OWN])
+    assert a == pytest.approx(-strengths[:5].sum() / 2)
 
 
-def test_scaled_steps_have_the_size_asked_for():
-    """In whitened coordinates, whatever the size of the gradient; each filter by itself."""
-    state = training.start(SHAPES, QUICK, 7)
-    g = (
-        np.random.default_rng(9).normal(size=state.parameters.w.shape)
-        * np.geomspace(1e-6, 1, 40)[:, None, None, None]
-    )
-    _, _, step = training._direction(state, QUICK, Parameters(g, np.ones(40), 1.0))
-    u = np.linalg.solve(state.whiten, step.w.reshape(40, -1).T)
-    np.testing.assert_allclose(np.sqrt((u**2).mean(0)), QUICK.step / 20, rtol=1e-6)  # the first of 20
-    np.testing.assert_allclose(step.b, QUICK.bias_step * QUICK.step / 20, rtol=1e-6)
+def test_votes_act_like_a_random_field_of_neighbors():
+    """Among 2x2x2 boxes their free energy is even in (number on − 4) and nearly its square."""
+    w, b, a = first().parameters
+    on = np.arange(9)
+    inputs = w[:5, 3, 3, 3][:, None] * on + b[:5, None]
+    F = -np.logaddexp(0, inputs).sum(0) - a * on / 8  # 8 boxes share a voxel
+    np.testing.assert_allclose(F, F[::-1], atol=1e-9)
+    square = np.polynomial.Polynomial.fit(on - 4, F, 2)
+    assert np.abs(square(on - 4) - F).max() < 0.05 * np.ptp(F)
+
+
+def flipped(w):
+    return w[:, ::-1, :, ::-1]
+
+
+def test_training_keeps_the_symmetry_of_the_filters():
+    """A flip of all filters is an exchange of filters, before training and after."""
+    for state in (first(), run(first(), QUICK, 2)):
+        w, b, _ = state.parameters
+        np.testing.assert_allclose(flipped(w[: len(OWN)]), w[: len(OWN)], atol=1e-12)
+        for k in range(len(OWN), 40, 8):
+            orbit, turned = (np.sort(x[k : k + 8].reshape(8, -1), axis=0) for x in (w, flipped(w)))
+            np.testing.assert_allclose(turned, orbit, atol=1e-12)
+            assert np.ptp(b[k : k + 8]) < 1e-12
+
+
+def test_derivatives_along_a_family_are_those_of_its_steps():
+    family = first().family
+    rng = np.random.default_rng(9)
+    g = Parameters(rng.normal(size=(40, 7, 7, 7)), rng.normal(size=40), 0.3)
+    move = rng.normal(size=family.size)
+    assert inner(g, family.step(move)) == pytest.approx(float(family.along(g) @ move))
+
+
+def test_natural_steps_do_not_depend_on_the_units_of_the_parameters():
+    """Twice the direction: half the coordinate, the same step."""
+    state = replace(first(), step=10)
+    rng = np.random.default_rng(10)
+    differences = [
+        Difference(rng.normal(size=(40, 7, 7, 7)), rng.normal(size=40), float(rng.normal())) for _ in range(4)
+    ]
+    units = rng.uniform(0.5, 2, len(state.family.w))
+    other = replace(state.family, w=state.family.w * units[:, None, None])
+    free = replace(QUICK, largest_change=np.inf)
+    _, here = training.natural_step(differences, state, free)
+    _, there = training.natural_step(differences, replace(state, family=other), free)
+    np.testing.assert_allclose(there.w, here.w, rtol=1e-6, atol=1e-12)
+    assert there.a == pytest.approx(here.a)
 
 
 def test_model_is_the_average_of_the_last_steps():
     config = replace(QUICK, average_memory=0.5)
-    a = training.start(SHAPES, config, 7)
+    a = first()
     b = run(a, config, 1)
     np.testing.assert_allclose(b.model.b, 0.5 * (a.parameters.b + b.parameters.b), rtol=1e-6)
 
 
 def test_free_energy_gap_is_zero_between_equal_shapes():
-    model = training.start(SHAPES, QUICK, 7).model
+    model = first().model
     assert training.free_energy_gap(model, SHAPES[:1], SHAPES[:1]) == 0
     assert training.free_energy_gap(model, SHAPES[1:], SHAPES[:1]) > 0  # more surface per voxel
 

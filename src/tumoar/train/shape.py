@@ -36,7 +36,7 @@ FloatArray = npt.NDArray[np.float64]
 CHECK = 100  # steps from check to check
 MONITOR = 200  # steps from one free-energy gap to the next
 MONITORED = 2  # shapes on each side of the free-energy gap
-FISHER_MEMORY = 60  # steps
+FISHER_MEMORY = 30  # steps
 WARM_UP = 15  # steps
 LARGEST_FALL = 2.0  # nats per voxel
 _PARAMETERS = ("parameters", "averaged")
@@ -46,12 +46,12 @@ _PARAMETERS = ("parameters", "averaged")
 class ShapeTraining:
     """Settings; the defaults are our own, `PAPER` has the paper's."""
 
-    steps: int = 700
-    step: float = 0.0032  # along the natural gradient, decaying to a tenth; or the plain step size
+    steps: int = 350
+    step: float = 0.004  # along the natural gradient, decaying to a tenth; or the plain step size
     natural: bool = True  # natural gradient in few parameters, or enhanced gradient in all
     ridge: float = 0.05  # of the Fisher information, relative to its diagonal
     largest_change: float = 0.15  # nats per step
-    average_memory: float = 0.98  # of the parameters' moving average, the model that training yields
+    average_memory: float = 0.97  # of the parameters' moving average, the model that training yields
     batch: int = 6
     pool: int = 30
     window: int = 36
@@ -61,7 +61,7 @@ class ShapeTraining:
     life: float = 20.0
     rates: tuple[float, float] = (0.04, 0.2)
     grains: tuple[float, float] = (1.0, 2.6)
-    blob_share: float = 0.25  # of the corrupted windows; the others are corrupted voxel by voxel
+    blob_share: float = 0.3  # of the corrupted windows; the others are corrupted voxel by voxel
     from_data: float = 0.5  # of the chains with a data term start at the data; others start at the
     burn_in: int = 4  # corrupted data and count after so many sweeps
     hidden_bias: float = -2.5

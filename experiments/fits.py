@@ -30,7 +30,7 @@ from head_cases import DATA, LABELS, PROJECT, around_head, at_one_mm, bare_case,
 from shape_cases import MODEL, load_models
 from threadpoolctl import threadpool_limits
 
-from tumoar.config import Config
+from tumoar.config import GemConfig
 from tumoar.contrasts import core_is_identifiable, find_contrast, tumor_is_constrained
 from tumoar.errors import FitError
 from tumoar.evaluate import dice
@@ -127,9 +127,8 @@ def subset(case: Case, names: tuple[str, ...]) -> Case:
 # ---- fits --------------------------------------------------------------------------------------------------
 
 
-def fitted(case: Case, model: Model) -> tuple[gem.Fit, Votes, dict[str, float]]:
+def fitted(case: Case, model: Model, config: GemConfig) -> tuple[gem.Fit, Votes, dict[str, float]]:
     """Algorithm 2, its most probable labels, and CPU seconds."""
-    config = Config().gem
     if not tumor_is_constrained(case.contrasts):
         config = config.model_copy(update={"w": NO_TUMOR})
     start = time.process_time()
@@ -143,10 +142,10 @@ def fitted(case: Case, model: Model) -> tuple[gem.Fit, Votes, dict[str, float]]:
     return fit, Votes(found.l, found.z, found.y), seconds
 
 
-def row(case: Case, truth: Votes, model: Model) -> dict:
+def row(case: Case, truth: Votes, model: Model, config: GemConfig) -> dict:
     """Dice of every organ, and how long it took."""
     try:
-        fit, found, seconds = fitted(case, model)
+        fit, found, seconds = fitted(case, model, config)
     except FitError as refusal:
         return {"refused": str(refusal)}
     masks = {o.name: [organ_mask(LABELS, o, votes) for votes in (found, truth)] for o in LABELS.organs}
@@ -158,7 +157,10 @@ def row(case: Case, truth: Votes, model: Model) -> dict:
 
 def rows(folder: Path, quick: bool) -> Iterator[dict]:
     """One row per set, tumor and head."""
-    model, kept = default_model(), folder / f"fits_{digest(__file__, DECIDES)}"
+    model, kept = default_model(), folder / f"fits_{'quick_' * quick}{digest(__file__, DECIDES)}"
+    config = GemConfig()
+    if quick:
+        config = config.model_copy(update={"levels": config.levels[:1]})
     kept.mkdir(exist_ok=True)
     for names in SETS[1:2] if quick else SETS:
         for has_tumor in (True,) if quick else (False, True):
@@ -166,7 +168,7 @@ def rows(folder: Path, quick: bool) -> Iterator[dict]:
                 at = kept / f"{head}_{'tumor' if has_tumor else 'healthy'}_{'+'.join(names)}.json"
                 if not at.exists():
                     case, truth = patient(head, has_tumor, folder)
-                    figures = row(subset(case, names), truth, model)
+                    figures = row(subset(case, names), truth, model, config)
                     at.write_text(json.dumps(figures), encoding="utf-8")
                 figures = json.loads(at.read_text(encoding="utf-8"))
                 yield {"head": head, "tumor": has_tumor, "contrasts": names, **figures}
@@ -213,7 +215,7 @@ def page(found: list[dict]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one fit")
+    parser.add_argument("--quick", action="store_true", help="one fit, at 2 mm")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "tumoar-experiments")
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)

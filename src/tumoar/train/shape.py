@@ -1,4 +1,4 @@
-"""Training a cRBM (Section 3.2): stochastic gradient ascent with the enhanced gradient.
+"""Training a cRBM (Section 3.2): stochastic gradient ascent.
 
 The gradient is a difference of two expectations, under the data and under the model. Three ways to the second
 are one algorithm with different settings. A pool holds Markov chains, each in its own window; every step
@@ -9,6 +9,9 @@ advances a few of them by one block-Gibbs sweep:
 - recovery likelihood (the other chains under the default): the window's data are corrupted at a random rate
   r, and the chain samples p(v | corrupted data), the prior times a data term of ±log((1 − r)/r) per voxel.
   Ascending log p(data | corrupted data) fits the same model, but teaches it the use it is made for.
+
+Steps follow the natural gradient in the few parameters of a `Family`, or, as in the paper, the enhanced
+gradient in all.
 
 See docs/decisions/0010-shape-training.md for the evidence.
 """

@@ -71,7 +71,8 @@ def against_peer(python: str, repeats: int, spacing: float) -> dict[str, float]:
         placed.reference, placed.tetrahedra, merge_labels(atlas.alpha, into), placed.shape, 0
     )
     images = np.stack([drawn_image(by_class, means[:, n], rng) for n in range(CONTRASTS)])
-    mask = (images != 0).all(0)
+    inside = tetra.owners(placed.reference, placed.tetrahedra, placed.shape) >= 0
+    mask = (images != 0).all(0) & inside  # beyond the mesh the peer has no prior
 
     # The same start on both sides: means of a class apart, one covariance.
     first = np.concatenate([m + 0.3 * (np.arange(g)[:, None] - (g - 1) / 2) for m, g in zip(means, G)])

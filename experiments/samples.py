@@ -30,7 +30,7 @@ from fits import DECIDES, HEADS, TALLEST, fitted, unseen_tumors
 from head_cases import DATA, LABELS, PROJECT, around_head, at_one_mm, bare_case, digest, read_head
 from threadpoolctl import threadpool_limits
 
-from tumoar.config import Config, GibbsConfig
+from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.evaluate import dice
 from tumoar.image import Case
 from tumoar.inference import gibbs
@@ -97,7 +97,7 @@ def results(one: Patient, model: Model, gibbs_config: GibbsConfig) -> Iterator[d
         scores = {m: round(dice(found[m] == 1, one.truth[m]), 4) for m in MAPS}
         return {"patient": one.name, "method": method, **scores, **more}
 
-    fit, first, _ = fitted(one.case, model)
+    fit, first, _ = fitted(one.case, model, GemConfig())
     yield row(METHODS[0], {"core": first.y, "whole": first.z})
     for prior in METHODS[1:]:
         start = time.process_time()

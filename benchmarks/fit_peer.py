@@ -6,7 +6,7 @@ python fit_peer.py INPUT.npz OUTPUT.npz REPEATS
 import sys
 
 import numpy as np
-from mesh_peer import best, silence
+from mesh_peer import best, placed, silence
 from samseg import gems
 from samseg.BiasField import BiasField
 from samseg.GMM import GMM
@@ -19,12 +19,7 @@ def main(source, target, repeats):
     mask, buffers = given["mask"], np.moveaxis(given["images"], 0, -1)
     components = [int(g) for g in given["components"]]
     contrasts = buffers.shape[-1]
-    gems.setGlobalDefaultNumberOfThreads(1)
-    transform = gems.KvlTransform(requireNumpyArray(given["transform"]))
-    collection = gems.KvlMeshCollection()
-    collection.read(str(given["mesh"]))
-    collection.k = float(given["stiffness"])
-    collection.transform(transform)
+    collection, transform = placed(given)
     mesh = collection.reference_mesh
     mesh.alphas = kvlMergeAlphas(mesh.alphas, given["fractions"])
     priors = mesh.rasterize_2(mask.shape, -1)[mask] / 65535

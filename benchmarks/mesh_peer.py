@@ -38,15 +38,21 @@ def best(function, repeats):
     return min(seconds), result
 
 
-def main(source, target, repeats):
-    given = np.load(source)
-    shape = tuple(int(n) for n in given["shape"])
+def placed(given):
+    """Its mesh collection where ours lies, and the transform that brought it there."""
     gems.setGlobalDefaultNumberOfThreads(1)
     transform = gems.KvlTransform(requireNumpyArray(given["transform"]))
     collection = gems.KvlMeshCollection()
     collection.read(str(given["mesh"]))
     collection.k = float(given["stiffness"])
     collection.transform(transform)
+    return collection, transform
+
+
+def main(source, target, repeats):
+    given = np.load(source)
+    shape = tuple(int(n) for n in given["shape"])
+    collection, transform = placed(given)
     mesh = collection.reference_mesh
     seconds_all, _ = best(lambda: mesh.rasterize_2(shape, -1), repeats)
     mesh.alphas = kvlMergeAlphas(mesh.alphas, given["fractions"])

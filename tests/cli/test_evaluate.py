@@ -23,13 +23,19 @@ def box(shift=0, core=CORE, edema=EDEMA):
     return out
 
 
+def with_hippocampi(label_map):
+    for place, s in enumerate(s for s in default_labels().structures if s.side and s.in_brain):
+        label_map[20 + place, 20, 20] = s.index
+    return label_map
+
+
 @pytest.fixture
 def maps(tmp_path):
     for number in range(3):
-        write_nifti(tmp_path / f"found_{number}.nii.gz", box(number), GRID)
+        write_nifti(tmp_path / f"found_{number}.nii.gz", with_hippocampi(box(number)), GRID)
         write_nifti(tmp_path / f"other_{number}.nii.gz", box(number + 2), GRID)
         write_nifti(tmp_path / f"true_{number}.nii.gz", box(core=4, edema=2), GRID)
-        write_nifti(tmp_path / f"ours_{number}.nii.gz", box(), GRID)
+        write_nifti(tmp_path / f"ours_{number}.nii.gz", with_hippocampi(box()), GRID)
     return tmp_path
 
 
@@ -85,6 +91,7 @@ def test_our_own_label_maps_need_no_values(maps, capfd):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["found_0.nii.gz", "--reference", "true_0.nii.gz"], "E2-evaluate reference is not a label map"),
         (["found_0.nii.gz", "found_1.nii.gz", "--reference", "true_0.nii.gz"], "E2-evaluate 2 results but 1"),
         (
             ["found_0.nii.gz", "--reference", "true_0.nii.gz", "--values", "Liver=1"],
@@ -101,7 +108,7 @@ def test_refusals(maps, arguments, sentence, capfd, monkeypatch):
     monkeypatch.chdir(maps)
     affine = GRID.affine.copy()
     affine[0, 3] = 5
-    write_nifti("far.nii.gz", box(), Grid(GRID.shape, affine))
+    write_nifti("far.nii.gz", with_hippocampi(box()), Grid(GRID.shape, affine))
     code, _, err = call(capfd, *arguments)
     assert err.startswith(sentence)
     assert str(code) == sentence[1]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tumoar.evaluate import Scores
     from tumoar.image import Grid
+    from tumoar.labels import LabelTable
 
     Values = Mapping[str, Sequence[int]]
     Map = tuple[npt.NDArray[np.int64], Grid]
@@ -32,7 +33,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="NAME=1,3",
-            help="What values of the references mean; GTV+Edema=1,2,3 for a union. Default: our own indices.",
+            help="What values of the references mean; GTV+Edema=1,2 for a union. Default: as in results.",
         ),
     ] = None,
     against: Annotated[
@@ -104,6 +105,7 @@ def score(result: Path, reference: Path, meaning: Values) -> dict[str, Scores]:
     found, grid = _label_map(result, image.grid)
     table = default_labels()
     if not meaning:
+        _require_ours(truth, table, reference)
         return compare_organs(table, found, truth, grid.spacing)
     return {
         name: compare(
@@ -113,6 +115,23 @@ def score(result: Path, reference: Path, meaning: Values) -> dict[str, Scores]:
         )
         for name, numbers in meaning.items()
     }
+
+
+def _require_ours(truth: npt.NDArray[np.int64], table: LabelTable, path: Path) -> None:
+    """Values of another convention must not be read as ours: 1 in a tumor map is not white matter."""
+    import numpy as np
+
+    values = set(np.unique(truth).tolist())
+    ours = {*table.indices.tolist(), *(t.index for t in table.tumor)}
+    sided = {s.index for s in table.structures if s.side and s.in_brain}
+    if not values <= ours or not sided <= values:
+        raise UsageError(
+            "evaluate",
+            "reference is not a label map of ours",
+            file=path,
+            found=f"values {', '.join(map(str, sorted(values)[:8]))}",
+            do="say what its values mean, as in --values GTV=2,3",
+        )
 
 
 def _label_map(path: Path, wanted: Grid) -> Map:

@@ -1,0 +1,55 @@
+"""Structure sets read: every structure as contours in world space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydicom import Dataset
+
+from tumoar.contours import Outline
+from tumoar.errors import UnreadableFileError
+from tumoar.io.dicom_file import open_dicom, refusing
+from tumoar.io.nifti import printable
+
+RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
+MODEL_NAME = "tumoar"
+VOXEL_EDGES = "voxel edges"
+"""In the description of our own structures: their contours stand for whole slices."""
+
+
+@dataclass(frozen=True)
+class StructureSet:
+    """The structures of a file that have contours, and the frame of reference they lie in."""
+
+    outlines: tuple[Outline, ...]
+    frame: str | None
+
+
+def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSet:
+    """Read a structure set; `spacing` (mm) is that of the slices, where the images are at hand."""
+    path = Path(path)
+    data = open_dicom(path)
+    if data.SOPClassUID != RTSTRUCT:
+        raise UnreadableFileError("rtstruct", "not an RTSTRUCT file", file=path.name)
+    with refusing(path):
+        rows = {int(row.ROINumber): row for row in data.get("StructureSetROISequence", [])}
+        outlines = [
+            _outline(contour, rows[int(contour.ReferencedROINumber)], spacing)
+            for contour in data.get("ROIContourSequence", [])
+            if contour.get("ContourSequence")
+        ]
+        frames = {str(row.ReferencedFrameOfReferenceUID) for row in rows.values()}
+    return StructureSet(tuple(o for o in outlines if o.polygons), frames.pop() if len(frames) == 1 else None)
+
+
+def _outline(contours: Dataset, row: Dataset, spacing: float | None) -> Outline:
+    polygons = [
+        np.array([float(v) for v in c.ContourData]).reshape(-1, 3) * [-1.0, -1.0, 1.0]
+        for c in contours.ContourSequence
+        if c.ContourGeometricType in ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR")
+    ]
+    follows_voxels = VOXEL_EDGES in str(row.get("ROIDescription", ""))
+    kept = tuple(p for p in polygons if len(p) >= 3)
+    return Outline(printable(str(row.get("ROIName", "")))[:64], kept, spacing, follows_voxels)

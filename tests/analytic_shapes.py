@@ -1,0 +1,112 @@
+"""Bodies whose dose-volume histogram in a linear dose is known by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+
+from tumoar.image import Grid, Image
+
+CENTER_GY, GRADIENT = 54.0, 1.0  # Gy, Gy per mm
+FINE = 0.05  # mm, to know the shares of voxels
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A body around the origin: what is inside, how far it reaches, and its share above t along `axis`."""
+
+    name: str
+    inside: Callable[..., np.ndarray]
+    extent: tuple[float, float, float]
+    above: Callable[[float], float]
+    axis: int
+    radius: Callable[[float], float]  # of the disk at height z
+
+    def D(self, percent: float) -> float:
+        """The true D of `percent`, Gy."""
+        reach = self.extent[self.axis]
+        t = brentq(lambda t: self.above(t) - percent / 100, -reach, reach)
+        return CENTER_GY + GRADIENT * t
+
+
+def _disk_above(t: float, r: float) -> float:
+    return (r * r * np.arccos(t / r) - t * np.sqrt(r * r - t * t)) / (np.pi * r * r) if abs(t) < r else t < 0
+
+
+def sphere(cm3: float, axis: int) -> Shape:
+    r = (750 * cm3 / np.pi) ** (1 / 3)
+    return Shape(
+        f"sphere, dose along {'xyz'[axis]}",
+        lambda x, y, z: x * x + y * y + z * z <= r * r,
+        (r, r, r),
+        lambda t: float(np.clip((r - t) ** 2 * (2 * r + t) / (4 * r**3), 0, 1)),
+        axis,
+        lambda z: np.sqrt(max(r * r - z * z, 0.0)),
+    )
+
+
+def tube(cm3: float, axis: int) -> Shape:
+    """Four times as long as wide."""
+    r = (1000 * cm3 / (8 * np.pi)) ** (1 / 3)
+    return Shape(
+        f"tube, dose along {'xyz'[axis]}",
+        lambda x, y, z: (x * x + y * y <= r * r) & (np.abs(z) <= 4 * r),
+        (r, r, 4 * r),
+        (lambda t: float(np.clip((4 * r - t) / (8 * r), 0, 1))) if axis == 2 else lambda t: _disk_above(t, r),
+        axis,
+        lambda z: r,
+    )
+
+
+def cone(cm3: float) -> Shape:
+    """As high as wide, its tip up."""
+    h = (1500 * cm3 / np.pi) ** (1 / 3)
+    return Shape(
+        "cone, dose along z",
+        lambda x, y, z: (np.abs(z) <= h) & (x * x + y * y <= ((h - z) / 2) ** 2),
+        (h, h, h),
+        lambda t: float(np.clip((h - t) / (2 * h), 0, 1)) ** 3,
+        2,
+        lambda z: (h - z) / 2,
+    )
+
+
+def shapes(cm3: float) -> list[Shape]:
+    return [sphere(cm3, 0), sphere(cm3, 2), tube(cm3, 0), tube(cm3, 2), cone(cm3)]
+
+
+def mask_of(shape: Shape, spacing: tuple[float, float, float], rng: np.random.Generator) -> Image:
+    """The share of every voxel inside, with voxels at a random place."""
+    step = np.array(spacing)
+    half = np.ceil(np.array(shape.extent) / step).astype(int) + 2
+    affine = np.diag([*step, 1.0])
+    affine[:3, 3] = -half * step + rng.uniform(-0.5, 0.5, 3) * step
+    grid = Grid(tuple(2 * half + 1), affine)
+    cuts = np.ceil(step / FINE).astype(int)
+    x, y, z = (
+        grid.affine[a, 3] + step[a] * ((np.arange(grid.shape[a] * n) + 0.5) / n - 0.5)
+        for a, n in enumerate(cuts)
+    )
+    share = np.zeros(grid.shape)
+    for k in range(grid.shape[2]):
+        layer = shape.inside(
+            x[:, None, None], y[None, :, None], z[None, None, k * cuts[2] : (k + 1) * cuts[2]]
+        )
+        blocks = layer.reshape(grid.shape[0], cuts[0], grid.shape[1], cuts[1], cuts[2])
+        share[:, :, k] = blocks.mean((1, 3, 4))
+    return Image(share, grid)
+
+
+def linear_dose(axis: int, spacing: float = 2.5) -> Image:
+    """CENTER_GY at the origin, rising along an axis."""
+    half = 40
+    affine = np.diag([spacing, spacing, spacing, 1.0])
+    affine[:3, 3] = -half * spacing + 0.3
+    grid = Grid((2 * half + 1,) * 3, affine)
+    along = grid.affine[axis, 3] + spacing * np.arange(2 * half + 1)
+    view = [None, None, None]
+    view[axis] = slice(None)
+    return Image(np.broadcast_to(np.maximum(CENTER_GY + GRADIENT * along[tuple(view)], 0), grid.shape), grid)

@@ -1,0 +1,79 @@
+"""Dose-volume histograms against formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from analytic_shapes import CENTER_GY, GRADIENT, linear_dose, mask_of, shapes
+
+from tumoar.dose import Dvh, Pieces, band, dvh, pieces_of_mask
+from tumoar.image import Grid, Image
+
+PERCENTS = (5, 50, 95)
+
+
+def errors(shape, spacing, rng):
+    """Excess over the larger of 0.5 % and 0.1 Gy is a failure: errors in units of that."""
+    found = dvh(pieces_of_mask(mask_of(shape, spacing, rng)), linear_dose(shape.axis))
+    true = np.array([shape.D(p) for p in PERCENTS])
+    return np.abs([found.D(p) for p in PERCENTS] - true) / np.maximum(0.005 * true, 0.1)
+
+
+@pytest.mark.parametrize("spacing", [(0.5, 0.5, 0.5), (1.0, 1.0, 1.0), (1.5, 1.5, 1.5)], ids=str)
+@pytest.mark.parametrize("cm3", [0.05, 0.5])
+def test_small_bodies_in_a_steep_dose(cm3, spacing):
+    rng = np.random.default_rng(5)
+    for shape in shapes(cm3):
+        assert errors(shape, spacing, rng).max() < 1, shape.name
+
+
+def test_large_mask_has_no_steps():
+    cube = np.zeros((44, 44, 44))
+    cube[2:-2, 2:-2, 2:-2] = 1
+    affine = np.eye(4)
+    affine[:3, 3] = -21.5
+    found = dvh(pieces_of_mask(Image(cube, Grid(cube.shape, affine))), linear_dose(0))
+    for percent in (2, 5, 37, 50, 95):
+        expected = CENTER_GY + GRADIENT * (20 - 0.4 * percent)
+        assert found.D(percent) == pytest.approx(expected, abs=0.03)
+        assert found.V(expected) == pytest.approx(percent, abs=0.1)
+    assert found.mean == pytest.approx(CENTER_GY, abs=0.02)
+    assert found.volume == pytest.approx(64.0)
+    assert found.D_cc(6.4) == pytest.approx(found.D(10))
+
+
+def test_shares_of_voxels_are_kept():
+    rng = np.random.default_rng(1)
+    fraction = np.where(rng.random((6, 5, 4)) < 0.3, 0.0, rng.random((6, 5, 4)))
+    grid = Grid(fraction.shape, np.diag([1.0, 2.0, 3.0, 1.0]))
+    pieces = pieces_of_mask(Image(fraction, grid))
+    voxel = np.rint(grid.index(pieces.points)).astype(int)
+    kept = np.zeros(fraction.shape)
+    np.add.at(kept, tuple(voxel.T), pieces.volumes / 6.0)
+    assert np.allclose(kept, fraction, atol=1e-5)
+
+
+def test_what_lies_outside_the_dose_is_told():
+    dose = Image(np.full((4, 4, 4), 10.0), Grid((4, 4, 4), np.eye(4)))
+    mask = Image(np.ones((8, 4, 4)), Grid((8, 4, 4), np.eye(4)))
+    found = dvh(pieces_of_mask(mask), dose)
+    assert found.outside == pytest.approx(0.5, abs=0.01)
+    assert found.mean == pytest.approx(5.0, abs=0.1)
+
+
+def test_an_empty_structure_has_no_figures():
+    found = dvh(Pieces(np.zeros((0, 3)), np.zeros(0)), linear_dose(0))
+    figures = found.figures()
+    assert figures.pop("volume_cm3") == figures.pop("outside_percent") == 0
+    assert all(np.isnan(v) for v in figures.values())
+    assert np.isnan(Dvh(np.array([3.0]), np.array([0.01])).D_cc(0.03))
+
+
+def test_band_holds_its_curves():
+    curves = [Dvh(np.array([d + 1.0, d]), np.array([1.0, 1.0])) for d in (10.0, 12.0, 14.0)]
+    found = band(curves, 0.9, doses=[9.0, 12.5, 16.0])
+    assert found.low == pytest.approx([100, 5, 0])  # of 0, 50 and 100 % at 12.5 Gy
+    assert found.median == pytest.approx([100, 50, 0])
+    assert found.high == pytest.approx([100, 95, 0])
+    with pytest.raises(ValueError, match="at least one"):
+        band([Dvh(np.zeros(0), np.zeros(0))])

@@ -51,6 +51,7 @@ class Config(Settings):
     gibbs: GibbsConfig = GibbsConfig()
     chains: int = Field(1, ge=1, le=16)
     tumor: bool = True  # False: organs alone
+    least_tumor: float = Field(0.1, ge=0)  # cm³: voted tumor in smaller parts is left out, and counted
     prior: Literal["crbm", "mrf"] = "crbm"
     beta_z: float = Field(0.6, ge=0)  # of the first-order Markov random field, if that is the prior
     beta_y: float = Field(0.6, ge=0)

@@ -30,14 +30,16 @@ class Delivered:
 
 
 def deliver(result: Segmentation, name: str) -> Delivered:
-    """The result at the voxels of an input: fractions interpolated, then voted on as in `Tally.vote`."""
+    """The result at the voxels of an input: fractions interpolated, then voted on as the result is."""
     table, tally = result.table, result.tally
     grid = result.case.input(name).grid
     best = np.full(grid.shape, 0, np.float32)
     best_in_brain = np.zeros(grid.shape, np.float32)
     l, l_in_brain = np.zeros(grid.shape, np.uint8), np.zeros(grid.shape, np.uint8)
-    z = to_input(tally.fraction(tumor=("core", "edema")), result.case, name) > HALF
-    y = to_input(tally.fraction(tumor=("core",)), result.case, name) > HALF
+    z, y = (
+        to_input(np.where(result.islands, 0, tally.fraction(tumor=parts)), result.case, name) > HALF
+        for parts in (("core", "edema"), ("core",))
+    )
     for k, structure in enumerate(table.structures):
         if not tally.l[k].any():
             continue

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small_head
+from small_result import small_result
 from small_run import run
 
+from tumoar.config import Config
 from tumoar.deliver import cleaned, deliver
 from tumoar.errors import IntegrityError, OutputError, UnreadableFileError
 from tumoar.image import Grid
@@ -136,3 +138,21 @@ def test_small_parts_are_removed_and_counted():
     kept, parts, removed = cleaned(mask, grid, 0.0)
     assert (parts, removed) == (2, 0)
     assert np.array_equal(kept, mask)
+
+
+def test_specks_of_tumor_are_left_out_and_counted(tmp_path):
+    """In outlines, labels and native grids alike; shares and volumes of the samples stay as drawn."""
+    whole = small_result()
+    size = whole.votes.z.sum() * whole.case.grid.voxel_volume / 1000
+    bare = replace(whole, config=whole.config.model_copy(update={"least_tumor": 2 * size}))
+    assert bare.islands.sum() == bare.left_out("GTV") + bare.left_out("Edema") > 0
+    assert not bare.votes.z.any()
+    assert not bare.votes.y.any()
+    assert not deliver(bare, bare.case.reference).votes.z.any()
+    assert bare.volume("GTV").mean == whole.volume("GTV").mean
+    out = written(tmp_path / "out", bare)
+    by_name = {row["name"]: row for row in rows(out / "volumes.tsv")}
+    assert int(by_name["GTV"]["removed_voxels"]) == whole.mask("GTV").sum()
+    assert not read_nifti(out / "structures" / "GTV.nii.gz").data.any()
+    kept = replace(whole, config=whole.config.model_copy(update={"least_tumor": 0.5 * size}))
+    assert np.array_equal(kept.labels, replace(kept, config=Config(least_tumor=0)).labels)

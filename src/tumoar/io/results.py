@@ -171,7 +171,7 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
                 "p95_cm3": round(high, 4),
                 "outlined_cm3": round(float(mask.sum()) * cubic, 4),
                 "components": parts,
-                "removed_voxels": removed,
+                "removed_voxels": removed + result.left_out(row.name),
                 "under_tumor_cm3": round(float((mask & tumor).sum()) * cubic, 4) if row.structures else 0.0,
             }
         )

@@ -27,6 +27,7 @@ PATIENT = {
     "ReferringPhysicianName": "Planted^Physician",
     "InstitutionName": "Planted Hospital",
 }
+PLANTED = [value for value in PATIENT.values() if len(value) > 3]
 
 
 def dataset(sop_class: str, **values) -> Dataset:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tumoar import image, result
 from tumoar.assemble import build_case
 from tumoar.config import Config
+from tumoar.io.images import read_scans
 from tumoar.io.models import default_model, load_model
 from tumoar.io.nifti import read_nifti
 from tumoar.io.results import read_manifest, replace_text
@@ -41,8 +42,11 @@ class Case(image.Case):
         skull_stripped: bool | None = None,
         **files: str | Path,
     ) -> Self:
-        """Read NIfTI files named by contrast (t1, t1c, t2, flair, dir, ct, other) and bring them together."""
-        images = {name: read_nifti(path) for name, path in files.items()}
+        """Bring together images named by contrast (t1, t1c, t2, flair, dir, ct, other).
+
+        Each is a NIfTI file or a folder with a DICOM series.
+        """
+        images = {name: scan.image for name, scan in read_scans(files).items()}
         case = build_case(images, reference=reference, register=register, skull_stripped=skull_stripped)
         found: Self = _as(cls, case)
         return found

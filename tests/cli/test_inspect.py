@@ -338,3 +338,34 @@ def test_an_impossible_claim_is_refused_before_memory_is_taken(run, tmp_path, mo
 
     monkeypatch.setattr(np, "empty", refuse)
     assert [run(path)[0] for path in paths] == [10, 3]
+
+
+def test_series_of_a_study(run, tmp_path):
+    """A table of what is there: guesses, frames by letter, and no word of the patient."""
+    from rt_files import PLANTED, write_series
+
+    from tumoar.image import Grid
+
+    values = head().astype(float)
+    where = Grid(values.shape, np.diag([-1.5, -1.5, 2.0, 1]))
+    common = {"RepetitionTime": "9000", "EchoTime": "120"}
+    write_series(tmp_path / "x", values, where, SeriesDescription="t2 Planted^Nameofpatient", **common)
+    write_series(tmp_path / "y", values, where, frame="1.7", InversionTime="2400", **common)
+    write_series(tmp_path / "z", values[:, :, ::9], where, frame="1.7", edit=uneven)
+    code, out, err = run(tmp_path)
+    lines = out.splitlines()
+    assert code == 4
+    assert err.startswith("E4-B45 ")
+    assert sum("T2 95 %" in line for line in lines) == 1
+    assert sum("FLAIR 70 %" in line for line in lines) == 1
+    assert "refused: slices not evenly spaced" in out
+    assert not any(planted in out + err for planted in PLANTED)
+    code, out, _ = run(tmp_path, "--json")
+    rows = json.loads(out)["images"]
+    assert {row["contrast_guess"] for row in rows} == {"T2", "FLAIR", "other"}
+    assert len({row["frame_of_reference"] for row in rows}) == 2
+
+
+def uneven(data, k):
+    if k == 2:
+        data.ImagePositionPatient[2] = float(data.ImagePositionPatient[2]) + 0.7

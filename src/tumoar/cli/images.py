@@ -1,4 +1,4 @@
-"""Images as they are given on the command line: FILE:CONTRAST."""
+"""Images as they are given on the command line: FILE:CONTRAST, a file or a folder with a DICOM series."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def parse_images(given: Iterable[str]) -> Iterator[tuple[str, Path]]:
 
 def read_images(given: Iterable[str], use_form: UseForm | None = None) -> dict[str, Image]:
     """Read each FILE:CONTRAST, by name."""
-    from tumoar.io.nifti import read_nifti
+    from tumoar.io.images import read_scans
 
-    return {
-        name: read_nifti(path, use_form=None if use_form is None else use_form.value)
-        for name, path in parse_images(given)
-    }
+    scans = read_scans(dict(parse_images(given)), use_form=None if use_form is None else use_form.value)
+    return {name: scan.image for name, scan in scans.items()}

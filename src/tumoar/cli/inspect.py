@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tumoar.image import Case, Image, Input
+    from tumoar.io.nifti_header import Form
     from tumoar.quality import Kind
 
 HEAD_LITERS = (0.7, 9.0)  # from a small brain alone to a head with its neck
@@ -26,7 +28,9 @@ HEAD_LITERS = (0.7, 9.0)  # from a small brain alone to a head with its neck
 def inspect(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(help="Images, or folders searched for *.nii and *.nii.gz.", show_default=False),
+        typer.Argument(
+            help="Images, or folders searched for NIfTI files and DICOM series.", show_default=False
+        ),
     ] = None,
     image: Annotated[
         list[str] | None,
@@ -43,8 +47,8 @@ def inspect(
     named = dict(parse_images(image or []))
     if not paths and not named:
         raise UsageError("images", "nothing to inspect", do="give images, folders or --image FILE:CONTRAST")
-    found = [*_images(paths or []), *((path, _printable(path.name)) for path in named.values())]
-    findings = [examine(path, name, use_form) for path, name in found]
+    form: Form | None = None if use_form is None else use_form.value
+    findings = [examine(source) for source in (*_sources(paths or [], form), *_given(named.values(), form))]
     refusals = [finding.refusal for finding in findings if finding.refusal is not None]
     if not json:
         _print(_image_table(findings))
@@ -88,22 +92,31 @@ class Finding:
     facts: Facts | None = None
     notes: tuple[str, ...] = ()
     refusal: TumoarError | None = None
+    series: Mapping[str, Any] = field(default_factory=dict)  # what only DICOM tells
 
 
-def examine(path: Path, name: str, use_form: UseForm | None = None) -> Finding:
-    """Read one image and judge it by itself; `name` is what it is called in the table."""
-    from tumoar.io.nifti import read_nifti
+@dataclass(frozen=True)
+class Source:
+    """An image that can be read, and what it is called in the table."""
+
+    name: str
+    read: Callable[[], Image]
+    series: Mapping[str, Any] = field(default_factory=dict)
+
+
+def examine(source: Source) -> Finding:
+    """Read one image and judge it by itself."""
     from tumoar.quality import check_image, kind_of
 
     facts = None
     try:
-        image = read_nifti(path, use_form=None if use_form is None else use_form.value)
+        image = source.read()
         kind = kind_of(image.data)
         facts = _facts(image, "label map" if kind == "labels" else kind)
         notes = tuple(str(note) for note in check_image(image, "image", kind))
-        return Finding(name, _facts(image, _look(image, kind)), notes)
+        return Finding(source.name, _facts(image, _look(image, kind)), notes, series=source.series)
     except TumoarError as refusal:
-        return Finding(name, facts, refusal=refusal)
+        return Finding(source.name, facts, refusal=refusal, series=source.series)
 
 
 def _facts(image: Image, looks_like: str) -> Facts:
@@ -143,18 +156,50 @@ def _look(image: Image, kind: Kind) -> str:
     return f"{kind}, {'skull-stripped' if evidence.is_stripped else 'whole head'}"
 
 
-def _images(paths: list[Path]) -> Iterator[tuple[Path, str]]:
+def _given(paths: Iterable[Path], use_form: Form | None) -> Iterator[Source]:
+    """Images by path alone."""
+    from tumoar.io.images import read_image
+
+    for path in paths:
+        yield Source(_printable(path.name), partial(read_image, path, use_form=use_form))
+
+
+def _sources(paths: Iterable[Path], use_form: Form | None) -> Iterator[Source]:
     """Every image with its name in the table; a folder gives all it holds, named from there on."""
+    from tumoar.io.images import read_image
+
     for path in paths:
         if not os.path.isdir(path):  # unlike the path's own method, no name makes it fail
-            yield path, _printable(path.name)
+            yield from _given([path], use_form)
             continue
         found = sorted(p for p in path.rglob("*") if p.name.endswith((".nii", ".nii.gz")) and p.is_file())
-        if not found:
+        series = list(_series(path))
+        if not found and not series:
             raise UnreadableFileError(
-                "B1", "no *.nii or *.nii.gz in this folder", file=path.resolve(), do="give a folder of images"
+                "B1",
+                "neither NIfTI files nor a DICOM series in this folder",
+                file=path.resolve(),
+                do="give a folder of images",
             )
-        yield from ((p, _printable(str(p.relative_to(path)))) for p in found)
+        for p in found:
+            yield Source(_printable(str(p.relative_to(path))), partial(read_image, p, use_form=use_form))
+        yield from series
+
+
+def _series(folder: Path) -> Iterator[Source]:
+    """The series of a folder; frames of reference are told apart by letters."""
+    from tumoar.io.dicom import find_series
+    from tumoar.io.images import read_whole
+
+    frames: dict[str, str] = {}
+    for number, series in enumerate(find_series(folder), 1):
+        letter = "" if series.frame is None else frames.setdefault(series.frame, chr(65 + len(frames) % 26))
+        about = {
+            "contrast_guess": series.guess.contrast,
+            "confidence": round(series.guess.confidence, 2),
+            "frame_of_reference": letter,
+        }
+        yield Source(f"#{number} {series.name}", partial(read_whole, series), about)
 
 
 def _printable(name: str) -> str:
@@ -167,10 +212,19 @@ def _image_table(findings: list[Finding]) -> Table:
     rows = []
     for finding in findings:
         notes = [*finding.notes, *(["refused: " + finding.refusal.what] if finding.refusal else [])]
-        rows.append([finding.name, *_cells(finding.facts), "; ".join(notes)])
-    return _table(
-        ["file", "voxels", "spacing mm", "axes", "type", "looks like", "values", "zeros", "notes"], rows
-    )
+        rows.append([finding.name, *_cells(finding.facts), *_series_cells(finding.series), "; ".join(notes)])
+    headings = ["file", "voxels", "spacing mm", "axes", "type", "looks like", "values", "zeros"]
+    headings += ["contrast, a guess", "frame", "notes"]
+    if not any(finding.series for finding in findings):
+        headings, rows = [*headings[:8], "notes"], [[*row[:8], row[-1]] for row in rows]
+    return _table(headings, rows)
+
+
+def _series_cells(series: Mapping[str, Any]) -> list[str]:
+    if not series:
+        return ["", ""]
+    guess = f"{series['contrast_guess']} {100 * series['confidence']:.0f} %"
+    return [guess, series["frame_of_reference"]]
 
 
 def _cells(facts: Facts | None) -> list[str]:
@@ -236,7 +290,7 @@ def _row(finding: Finding) -> dict[str, Any]:
         None if refusal is None else {"exit_code": refusal.exit_code, "id": refusal.id, "text": str(refusal)}
     )
     facts = {} if finding.facts is None else asdict(finding.facts)
-    return {"file": finding.name, **facts, "notes": finding.notes, "refused": told}
+    return {"file": finding.name, **facts, **finding.series, "notes": finding.notes, "refused": told}
 
 
 def _summary(case: Case) -> dict[str, Any]:

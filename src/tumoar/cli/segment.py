@@ -31,7 +31,7 @@ class Prior(StrEnum):
 
 
 def _file(contrast: str) -> Any:
-    return typer.Option(metavar="FILE", help=f"The {contrast} image.", show_default=False)
+    return typer.Option(metavar="FILE", help=f"The {contrast}: NIfTI or DICOM folder.", show_default=False)
 
 
 def segment(
@@ -212,13 +212,12 @@ def read(
     files: dict[str, Path], use_form: UseForm | None, watch: Watch
 ) -> tuple[dict[str, Image], dict[str, str]]:
     """The images, and the SHA-256 of their files."""
-    import hashlib
+    from tumoar.io.images import read_scans
 
     done = watch.stage("read")
-    images = {name: _image(path, use_form) for name, path in files.items()}
-    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    scans = read_scans(files, use_form=None if use_form is None else use_form.value)
     done()
-    return images, digests
+    return {n: s.image for n, s in scans.items()}, {n: s.sha256 for n, s in scans.items()}
 
 
 def assembled(
@@ -250,9 +249,9 @@ def describe_case(case: Case, model: Model, watch: Watch) -> None:
 
 
 def _image(path: Path, use_form: UseForm | None) -> Image:
-    from tumoar.io.nifti import read_nifti
+    from tumoar.io.images import read_image
 
-    return read_nifti(path, use_form=None if use_form is None else use_form.value)
+    return read_image(path, use_form=None if use_form is None else use_form.value)
 
 
 def ablate_contrasts(whole: Segmentation, request: Request, model: Model, watch: Watch) -> None:

@@ -1,0 +1,82 @@
+"""The door for images: a NIfTI file, or a folder with a DICOM series."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tumoar.errors import GeometryError
+from tumoar.image import Image
+from tumoar.io.nifti import read_nifti
+from tumoar.io.nifti_header import SPACING, Form
+
+if TYPE_CHECKING:
+    from tumoar.io.dicom import Series
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """An image, the SHA-256 of its files, and whom it shows as far as it tells; `person` is never shown."""
+
+    image: Image
+    sha256: str
+    person: tuple[str, ...] = field(default=(), repr=False)
+
+
+def read_image(path: str | Path, *, use_form: Form | None = None) -> Image:
+    """A NIfTI file, or the one series of a folder; FOLDER#2 is the second series of several."""
+    return read_scan(path, use_form=use_form).image
+
+
+def read_scan(path: str | Path, *, use_form: Form | None = None) -> Scan:
+    """As `read_image`, with what is needed to tell patients and inputs apart."""
+    folder, which = _series_path(Path(path))
+    if folder is None:
+        image = read_nifti(path, use_form=use_form)
+        return Scan(image, hashlib.sha256(Path(path).read_bytes()).hexdigest())
+    from tumoar.io.dicom import digest_of, only_series
+
+    series = only_series(folder, which)
+    return Scan(read_whole(series), digest_of(series), series.person)
+
+
+def read_whole(series: Series) -> Image:
+    """A series as an image of a head; refused where its voxels cannot be those of one."""
+    from tumoar.io.dicom import read_series
+
+    image = read_series(series)
+    if image.grid.spacing.min() < SPACING[0] or image.grid.spacing.max() > SPACING[1]:
+        raise GeometryError(
+            "B16",
+            f"voxel size outside {SPACING[0]:g}–{SPACING[1]:g} mm",
+            found="×".join(f"{s:.3g}" for s in image.grid.spacing) + " mm",
+        )
+    return image
+
+
+def read_scans(files: Mapping[str, str | Path], *, use_form: Form | None = None) -> dict[str, Scan]:
+    """Several images of one patient; refused where their headers name different ones."""
+    scans = {name: read_scan(path, use_form=use_form) for name, path in files.items()}
+    from tumoar.io.dicom import same_person
+
+    for (a, one), (b, other) in combinations(scans.items(), 2):
+        if not same_person(one.person, other.person):
+            raise GeometryError(
+                "B34", f"{a} and {b} are from different patients", do="give images of one patient"
+            )
+    return scans
+
+
+def _series_path(path: Path) -> tuple[Path | None, int | None]:
+    """The folder of a series and its number in the folder's list, if one is given."""
+    if os.path.isdir(path):
+        return path, None
+    folder, mark, number = str(path).rpartition("#")
+    if mark and number.isdecimal() and os.path.isdir(folder) and not os.path.exists(path):
+        return Path(folder), int(number)
+    return None, None

@@ -35,6 +35,7 @@ from tumoar.evaluate import dice
 from tumoar.image import Case
 from tumoar.inference import gibbs
 from tumoar.inference.gem import Fit
+from tumoar.inference.gibbs import Votes
 from tumoar.io.models import default_model
 from tumoar.model.generative import Model, with_prior
 from tumoar.simulate import Acquisition, draw_place, simulate
@@ -50,24 +51,31 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Patient:
-    """Images, and true masks by map."""
+    """Images, and what is in them."""
 
     name: str
     case: Case
-    truth: Mapping[str, Mask]
+    votes: Votes
+
+    @property
+    def truth(self) -> Mapping[str, Mask]:
+        """Core and whole tumor."""
+        return {"core": self.votes.y == 1, "whole": self.votes.z == 1}
 
 
-def patient(number: int, folder: Path) -> Patient:
-    """Number by number, other heads and other tumors."""
+def patient(number: int, folder: Path, names: tuple[str, ...] = SCANS) -> Patient:
+    """Number by number, other heads and other tumors; scanned as named."""
     head, name = HEADS[number % len(HEADS)], unseen_tumors()[len(HEADS) + number]
     rng_tumor, rng_scan = np.random.default_rng([SEED, number]).spawn(2)
     label_map, source, grid = around_head(*read_head(head, folder), margin=10.0, tallest=TALLEST)
     image = nib.as_closest_canonical(nib.load(DATA / "tumors" / "automatic" / f"{name}.nii.gz"))
     tumor = draw_place(np.asarray(image.dataobj).astype(np.uint8), label_map, LABELS, rng_tumor)
-    scans = [Acquisition(scan) for scan in SCANS]
+    scans = [Acquisition(scan) for scan in names]
     images, truth = simulate(label_map, grid, tumor, scans, LABELS, rng_scan, source=source)
-    case = bare_case(*at_one_mm(images), SCANS, stripped=False)
-    return Patient(f"head {head}, {name}", case, {"core": truth.y, "whole": truth.z})
+    position = np.zeros(256, np.uint8)
+    position[LABELS.indices] = np.arange(LABELS.K)
+    votes = Votes(position[truth.l], truth.z.astype(np.uint8), truth.y.astype(np.uint8))
+    return Patient(f"head {head}, {name}", bare_case(*at_one_mm(images), names, stripped=False), votes)
 
 
 def sampled(case: Case, fit: Fit, model: Model, config: Config) -> gibbs.Tally:

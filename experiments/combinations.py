@@ -5,8 +5,8 @@ python experiments/combinations.py [--quick] [--patients N] [--cache DIR]
 Patients as in experiments/samples.py: the two heads that trained nothing, tumors that trained nothing, whole
 heads at 1 mm, scanned as T1c, FLAIR, T2, DIR and CT. Each is placed, fitted and sampled (200 + 50 sweeps, the
 cRBMs) with every combination; the third has the product of FLAIR and T2 in place of both, the last double
-inversion recovery and T2 alone, for which core cannot be told from edema. One thread. Finished rows are kept in
-DIR under a key of the code and data that made them.
+inversion recovery and T2 alone, for which core cannot be told from edema. One thread. Finished rows are kept
+in DIR under a key of the code and data that made them.
 
 Prints, as its last line, one JSON object; the full run writes docs/results/combinations.md and its box plots.
 """
@@ -83,7 +83,7 @@ def page(found: list[dict]) -> str:
     lines = [
         "# Data combinations on simulated patients", "", *__doc__.strip().splitlines()[4:10], "",
         f"Dice (Hausdorff distance, 95 %, in mm), means over {len({r['patient'] for r in found})} patients,",
-        f"both sides together; seed {SEED}. The paper's figures are of other images with manual outlines.", "",
+        f"both sides together; seed {SEED}. The paper's figures are of other images, outlined by hand.", "",
         "| contrasts | " + " | ".join(groups) + " |", "|" + "---|" * (len(groups) + 1),
     ]  # fmt: skip
     for names in COMBINATIONS:
@@ -126,13 +126,10 @@ def main() -> None:
     if not options.quick:
         (PROJECT / "docs" / "results" / "combinations.md").write_text(page(found), encoding="utf-8")
         draw(found)
-    figures = {
-        "+".join(n): round(
-            float(np.mean([r["scores"]["whole tumor"]["dice"] for r in found if tuple(r["contrasts"]) == n])),
-            4,
-        )
-        for n in COMBINATIONS
-    }
+    figures = {}
+    for names in COMBINATIONS:
+        whole = [r["scores"]["whole tumor"]["dice"] for r in found if tuple(r["contrasts"]) == names]
+        figures["+".join(names)] = round(float(np.mean(whole)), 4)
     print(json.dumps(figures))
 
 

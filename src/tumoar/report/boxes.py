@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from tumoar.evaluate import Scores
 
 PANELS = {"dice": "Dice", "hausdorff95": "Hausdorff distance, 95 % (mm)"}
-COLORS = ("#3c5fa8", "#e8893f")
+COLORS = ("#3c5fa8", "#e8893f", "#2ca02c")
 
 
 def box_plots(path: Path, sides: Mapping[str, Sequence[Mapping[str, Scores]]]) -> None:
@@ -20,10 +20,12 @@ def box_plots(path: Path, sides: Mapping[str, Sequence[Mapping[str, Scores]]]) -
     figure = Figure(figsize=(1.5 + 1.0 * len(names), 6.5), layout="constrained")
     for panel, (key, title) in zip(figure.subplots(len(PANELS), 1), PANELS.items()):
         for number, (side, scores) in enumerate(sides.items()):
-            at = np.arange(len(names)) + 0.35 * (number - (len(sides) - 1) / 2)
+            at = np.arange(len(names)) + 0.7 / len(sides) * (number - (len(sides) - 1) / 2)
             values = [np.array([getattr(s[name], key) for s in scores]) for name in names]
             finite = [v[np.isfinite(v)] for v in values]  # one side empty: no distance to draw
-            boxes = panel.boxplot(finite, positions=at, widths=0.28, showfliers=False, patch_artist=True)
+            boxes = panel.boxplot(
+                finite, positions=at, widths=0.56 / len(sides), showfliers=False, patch_artist=True
+            )
             for box in boxes["boxes"]:
                 box.set(facecolor=COLORS[number], alpha=0.35)
             for x, v in zip(at, finite):

@@ -100,6 +100,32 @@ def write_series(
     return paths
 
 
+def enhanced(values, where, **more):
+    """All slices in one file, their places in the groups of the frames."""
+    affine, directions, spacing = geometry(where)
+    data = dataset(f"{MR}.1", Modality="MR", FrameOfReferenceUID="1.2.3", **more)
+    data.SeriesInstanceUID, data.StudyInstanceUID = generate_uid(), generate_uid()
+    data.NumberOfFrames = values.shape[2]
+    measures, turn = Dataset(), Dataset()
+    measures.PixelSpacing = [f"{v:g}" for v in spacing]
+    turn.ImageOrientationPatient = [f"{v:.12g}" for v in directions]
+    shared = Dataset()
+    shared.PixelMeasuresSequence, shared.PlaneOrientationSequence = Sequence([measures]), Sequence([turn])
+    data.SharedFunctionalGroupsSequence = Sequence([shared])
+    order = np.random.default_rng(3).permutation(values.shape[2])
+    groups = []
+    for k in order:
+        frame, place, scale = Dataset(), Dataset(), Dataset()
+        place.ImagePositionPatient = [f"{v:.10g}" for v in affine[:3] @ [0, 0, k, 1]]
+        scale.RescaleSlope, scale.RescaleIntercept = f"{1 + k}", "5"
+        frame.PlanePositionSequence = Sequence([place])
+        frame.PixelValueTransformationSequence = Sequence([scale])
+        groups.append(frame)
+    data.PerFrameFunctionalGroupsSequence = Sequence(groups)
+    pixels(data, values.transpose(2, 1, 0)[order].astype(np.uint16))
+    return data
+
+
 def write_rtdose(path: Path, gray: np.ndarray, grid: Grid, frame: str, **more) -> Path:
     """A dose [column, row, plane] in Gy."""
     affine, directions, spacing = geometry(grid)

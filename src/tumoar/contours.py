@@ -174,15 +174,13 @@ def filled(outline: Outline, grid: Grid) -> npt.NDArray[np.float64]:
 
 def _by_slice(outline: Outline, grid: Grid) -> Iterator[tuple[tuple[int, int], list[Points]]]:
     """Contours in voxel coordinates by axis and number of the slice they lie on."""
-    stack = stacked(outline)
-    if not stack.planes:
+    polygons = [np.asarray(p, float) for p in outline.polygons if len(p) >= 3]
+    if not polygons:
         return
-    cosines = np.abs((grid.affine[:3, :3] / grid.spacing).T @ stack.axes[2])
+    cosines = np.abs((grid.affine[:3, :3] / grid.spacing).T @ _axes(polygons)[2])
     axis = int(np.argmax(cosines))
     found: dict[int, list[Points]] = {}
-    for polygon in outline.polygons:
-        if len(polygon) < 3:
-            continue
+    for polygon in polygons:
         index = grid.index(polygon)
         number = round(float(index[:, axis].mean()))
         off = float(np.abs(index[:, axis] - number).max()) * grid.spacing[axis]
@@ -195,7 +193,7 @@ def _by_slice(outline: Outline, grid: Grid) -> Iterator[tuple[tuple[int, int], l
             )
         if 0 <= number < grid.shape[axis]:
             found.setdefault(number, []).append(index)
-    yield from (((axis, number), polygons) for number, polygons in found.items())
+    yield from (((axis, number), members) for number, members in found.items())
 
 
 def _axes(polygons: list[Points]) -> npt.NDArray[np.float64]:

@@ -6,10 +6,9 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from pydicom import Dataset, dcmread
-from pydicom.sequence import Sequence
-from pydicom.uid import JPEG2000Lossless, generate_uid
-from rt_files import MR, PLANTED, dataset, geometry, pixels, save, write_series
+from pydicom import dcmread
+from pydicom.uid import JPEG2000Lossless
+from rt_files import MR, PLANTED, dataset, enhanced, save, write_series
 
 from tumoar.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError
 from tumoar.image import Grid
@@ -200,32 +199,6 @@ def test_sequences_without_end(tmp_path):
     with pytest.raises(UnreadableFileError) as refusal:
         read_image(tmp_path)
     assert refusal.value.id == "B52"
-
-
-def enhanced(values, where, **more):
-    """All slices in one file, their places in the groups of the frames."""
-    affine, directions, spacing = geometry(where)
-    data = dataset(f"{MR}.1", Modality="MR", FrameOfReferenceUID="1.2.3", **more)
-    data.SeriesInstanceUID, data.StudyInstanceUID = generate_uid(), generate_uid()
-    data.NumberOfFrames = values.shape[2]
-    measures, turn = Dataset(), Dataset()
-    measures.PixelSpacing = [f"{v:g}" for v in spacing]
-    turn.ImageOrientationPatient = [f"{v:.12g}" for v in directions]
-    shared = Dataset()
-    shared.PixelMeasuresSequence, shared.PlaneOrientationSequence = Sequence([measures]), Sequence([turn])
-    data.SharedFunctionalGroupsSequence = Sequence([shared])
-    order = np.random.default_rng(3).permutation(values.shape[2])
-    groups = []
-    for k in order:
-        frame, place, scale = Dataset(), Dataset(), Dataset()
-        place.ImagePositionPatient = [f"{v:.10g}" for v in affine[:3] @ [0, 0, k, 1]]
-        scale.RescaleSlope, scale.RescaleIntercept = f"{1 + k}", "5"
-        frame.PlanePositionSequence = Sequence([place])
-        frame.PixelValueTransformationSequence = Sequence([scale])
-        groups.append(frame)
-    data.PerFrameFunctionalGroupsSequence = Sequence(groups)
-    pixels(data, values.transpose(2, 1, 0)[order].astype(np.uint16))
-    return data
 
 
 def test_enhanced_multi_frame(tmp_path):

@@ -7,7 +7,7 @@ series that is not one even stack of parallel slices is refused, never stretched
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,7 +74,12 @@ class Series:
     is_mosaic: bool
     order: int
     person: tuple[str, ...] = field(repr=False)
-    headers: tuple[Dataset, ...] = field(repr=False)
+    headers: Mapping[Path, Dataset] = field(repr=False)
+
+    @property
+    def uid(self) -> str:
+        """Its SeriesInstanceUID."""
+        return str(self.headers[self.slices[0].path].get("SeriesInstanceUID"))
 
     @property
     def name(self) -> str:
@@ -92,7 +97,7 @@ def find_series(folder: Path) -> list[Series]:
         with refusing(path):
             groups.setdefault(_key(data, path.name), []).append((path, data))
     found = [_series(members) for members in groups.values()]
-    return sorted(found, key=lambda s: (s.order, str(s.headers[0].get("SeriesInstanceUID"))))
+    return sorted(found, key=lambda s: (s.order, s.uid))
 
 
 def _headers(folder: Path) -> Iterator[tuple[Path, Dataset]]:
@@ -135,8 +140,9 @@ def _series(members: Sequence[tuple[Path, Dataset]]) -> Series:
     if len(people) > 1:
         raise GeometryError("B34", "slices of one series are from different patients", file=path.name)
     modality = CLASSES[str(first.SOPClassUID)]
-    headers = tuple(data for _, data in members)
-    return Series(modality, slices, frames.pop() or None, guess, is_mosaic, order, people.pop(), headers)
+    return Series(
+        modality, slices, frames.pop() or None, guess, is_mosaic, order, people.pop(), dict(members)
+    )
 
 
 def _plain_text(value: object) -> str:
@@ -233,7 +239,7 @@ def grid_of(series: Series) -> tuple[Grid, tuple[Slice, ...]]:
     order = np.argsort(depth, kind="stable")
     slices = tuple(series.slices[i] for i in order)
     step = _even_step(depth[order], series.name)
-    along = normal * _thickness(series.headers[0])
+    along = normal * _thickness(series.headers[first.path])
     if len(slices) > 1:
         along = (slices[-1].corner - slices[0].corner) / (len(slices) - 1)
         drift = np.linalg.norm(along - normal * step) / step
@@ -292,7 +298,7 @@ def read_series(series: Series) -> Image:
     if 4 * int(np.prod(grid.shape)) > MAX_BYTES:
         raise ResourceError("B6", "image too large", found=series.name)
     is_whole = all(s.slope == 1 and s.intercept == int(s.intercept) for s in slices)
-    is_whole &= all(int(h.get("BitsAllocated") or 32) <= 16 for h in series.headers)
+    is_whole &= all(int(h.get("BitsAllocated") or 32) <= 16 for h in series.headers.values())
     out = np.empty((len(slices), *slices[0].size), np.int32 if is_whole else np.float32)
     frames: tuple[Path, npt.NDArray[np.generic]] | None = None
     for k, s in enumerate(slices):

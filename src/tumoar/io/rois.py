@@ -1,0 +1,78 @@
+"""What RTSTRUCT and DICOM-SEG files share: structures on the voxels of a series, and whose they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
+from pydicom import Dataset
+from pydicom.uid import generate_uid
+
+from tumoar.labels import Code, LabelTable, Organ
+
+UNREVIEWED = "AUTO-UNREVIEWED"
+MANUFACTURER = "tumoar"
+STUDY = (
+    "PatientName",
+    "PatientID",
+    "PatientBirthDate",
+    "PatientSex",
+    "StudyInstanceUID",
+    "StudyDate",
+    "StudyTime",
+    "StudyID",
+    "AccessionNumber",
+    "ReferringPhysicianName",
+)
+"""Taken over from the series: by them the file finds its patient and study, and nothing else is copied."""
+
+
+@dataclass(frozen=True, eq=False)
+class Roi:
+    """A structure by its TG-263 name, on the voxels [column, row, slice] of a series."""
+
+    name: str
+    kind: str
+    color: str
+    mask: npt.NDArray[np.bool_]
+    code: Code | None = None
+
+    @property
+    def rgb(self) -> list[int]:
+        """Color as three bytes."""
+        return [int(self.color[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+def look_of(table: LabelTable, organ: Organ) -> tuple[str, Code | None]:
+    """Color and SNOMED code of an organ: those of its parts, or of the brain where these differ."""
+    rows = [table.structures[table.l(s)] for s in organ.structures]
+    rows += [t for t in table.tumor if t.name in organ.tumor]  # type: ignore[misc]
+    codes = {row.snomed for row in rows}
+    if len(codes) == 1:
+        return rows[0].color, rows[0].snomed
+    return rows[0].color, Code("12738006", "Brain")
+
+
+def coded(code: Code) -> Dataset:
+    """A SNOMED concept as an item of a code sequence."""
+    item = Dataset()
+    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = code.value, "SCT", code.meaning
+    return item
+
+
+def uid(*parts: str) -> str:
+    """An identifier made from its contents: the same result for the same series has the same one."""
+    return str(generate_uid(entropy_srcs=list(parts)))
+
+
+def of_study(header: Dataset) -> dict[str, object]:
+    """Patient and study of a series' header; what is absent stays empty."""
+    return {keyword: header[keyword].value if keyword in header else "" for keyword in STUDY}
+
+
+def now() -> tuple[str, str]:
+    """Date and time as DICOM writes them."""
+    at = datetime.now()
+    return at.strftime("%Y%m%d"), at.strftime("%H%M%S")

@@ -1,0 +1,222 @@
+"""Structure sets written: contours on the slices of a series, read back before they are put in place."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pydicom import Dataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian
+
+from tumoar import __version__
+from tumoar.contours import filled
+from tumoar.errors import IntegrityError, TumoarError, not_written
+from tumoar.image import Grid
+from tumoar.io.dicom import Series, Slice, grid_of
+from tumoar.io.rois import MANUFACTURER, UNREVIEWED, Roi, coded, now, of_study, uid
+from tumoar.io.rtstruct import RTSTRUCT, VOXEL_EDGES, read_rtstruct
+from tumoar.numerics.tracing import Region, keyholed, smoothed, trace
+
+STUDY_COMPONENT = "1.2.840.10008.3.1.2.3.1"
+VOLUME_SHARE, VOLUME_VOXELS, CENTER = 0.01, 3, 0.2  # what reading back may differ by; mm
+RIM = 2  # voxels
+
+Points = npt.NDArray[np.float64]
+
+
+def write_rtstruct(
+    path: str | Path, rois: Sequence[Roi], series: Series, *, smooth: bool = False, key: str = ""
+) -> None:
+    """Write structures as contours on the slices of a series, or nothing at all.
+
+    Contours run along voxel edges, or are rounded off with `smooth`, which keeps the area of each. A hole is
+    part of the contour around it, reached by a seam. Every structure is read back and filled again: volume
+    and place must agree. `key` and the series determine the file's identifiers.
+    """
+    path = Path(path)
+    grid, slices = grid_of(series)
+    for roi in rois:
+        if roi.mask.shape != grid.shape:
+            raise ValueError(f"mask of {roi.name} must have the series' shape {grid.shape}")
+    data = _structure_set(rois, series, grid, slices, smooth, key)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        data.save_as(temporary, enforce_file_format=True)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        _require_same(temporary, rois, grid, path.name)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise not_written("cannot write", error, path.name) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def contours_of(
+    mask: npt.NDArray[np.bool_], grid: Grid, smooth: bool = False
+) -> Iterator[tuple[int, Points]]:
+    """Number of the slice (last axis) and polygon (n, 3) in world mm, one for every part of every slice."""
+    for k in np.flatnonzero(mask.any((0, 1))).tolist():
+        for region in trace(mask[:, :, k]):
+            loops = Region(smoothed(region.outer), tuple(map(smoothed, region.holes))) if smooth else region
+            for polygon in keyholed(loops):
+                yield k, grid.world(np.column_stack([polygon, np.full(len(polygon), k)]))
+
+
+# ---- the parts of the file ---------------------------------------------------------------------------------
+
+
+def _structure_set(
+    rois: Sequence[Roi], series: Series, grid: Grid, slices: Sequence[Slice], smooth: bool, key: str
+) -> Dataset:
+    header = series.headers[slices[0].path]
+    frame = series.frame or uid("frame", str(header.SeriesInstanceUID))
+    own = "rtstruct", key, str(header.SeriesInstanceUID), str(smooth), ",".join(r.name for r in rois)
+    date, time = now()
+    data = _dataset(
+        SOPClassUID=RTSTRUCT,
+        SOPInstanceUID=uid("instance", *own),
+        SeriesInstanceUID=uid("series", *own),
+        Modality="RTSTRUCT",
+        SeriesNumber=None,
+        SeriesDescription="automatic, unreviewed",
+        OperatorsName="",
+        Manufacturer=MANUFACTURER,
+        ManufacturerModelName="tumoar",
+        SoftwareVersions=__version__,
+        InstanceCreationDate=date,
+        InstanceCreationTime=time,
+        StructureSetLabel=UNREVIEWED,
+        StructureSetName="automatic, unreviewed",
+        StructureSetDescription="Automatic outlines for research; not reviewed by anyone.",
+        StructureSetDate=date,
+        StructureSetTime=time,
+        ApprovalStatus="UNAPPROVED",
+        SpecificCharacterSet=header.get("SpecificCharacterSet") or "ISO_IR 192",
+        FrameOfReferenceUID=frame,
+        PositionReferenceIndicator="",
+        **of_study(header),
+    )
+    data.file_meta = FileMetaDataset()
+    data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID
+    data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID
+    images = [_reference(series, s) for s in slices]
+    referenced = _dataset(SeriesInstanceUID=header.SeriesInstanceUID, ContourImageSequence=images)
+    study = _dataset(
+        ReferencedSOPClassUID=STUDY_COMPONENT,
+        ReferencedSOPInstanceUID=header.StudyInstanceUID,
+        RTReferencedSeriesSequence=[referenced],
+    )
+    data.ReferencedFrameOfReferenceSequence = [
+        _dataset(FrameOfReferenceUID=frame, RTReferencedStudySequence=[study])
+    ]
+    kind = "smoothed voxel edges" if smooth else VOXEL_EDGES
+    data.StructureSetROISequence = [
+        _dataset(
+            ROINumber=n,
+            ReferencedFrameOfReferenceUID=frame,
+            ROIName=roi.name,
+            ROIDescription=f"automatic, unreviewed; contours along {kind}",
+            ROIGenerationAlgorithm="AUTOMATIC",
+        )
+        for n, roi in enumerate(rois, 1)
+    ]
+    data.ROIContourSequence = [_contours(n, roi, grid, images, smooth) for n, roi in enumerate(rois, 1)]
+    data.RTROIObservationsSequence = [_observation(n, roi) for n, roi in enumerate(rois, 1)]
+    return data
+
+
+def _contours(number: int, roi: Roi, grid: Grid, images: Sequence[Dataset], smooth: bool) -> Dataset:
+    item = _dataset(ReferencedROINumber=number, ROIDisplayColor=roi.rgb)
+    contours = [
+        _dataset(
+            ContourImageSequence=[images[k]],
+            ContourGeometricType="CLOSED_PLANAR",
+            NumberOfContourPoints=len(polygon),
+            ContourNumber=n,
+            ContourData=[f"{v:.4f}" for v in (polygon * [-1.0, -1.0, 1.0]).ravel()],
+        )
+        for n, (k, polygon) in enumerate(contours_of(roi.mask, grid, smooth), 1)
+    ]
+    if contours:
+        item.ContourSequence = contours
+    return item
+
+
+def _observation(number: int, roi: Roi) -> Dataset:
+    item = _dataset(
+        ObservationNumber=number,
+        ReferencedROINumber=number,
+        ROIObservationLabel=UNREVIEWED,
+        RTROIInterpretedType=roi.kind,
+        ROIInterpreter="",
+    )
+    if roi.code is not None:
+        item.RTROIIdentificationCodeSequence = [coded(roi.code)]
+    return item
+
+
+def _reference(series: Series, of: Slice) -> Dataset:
+    header = series.headers[of.path]
+    item = _dataset(ReferencedSOPClassUID=header.SOPClassUID, ReferencedSOPInstanceUID=header.SOPInstanceUID)
+    if "PerFrameFunctionalGroupsSequence" in header:
+        item.ReferencedFrameNumber = of.frame + 1
+    return item
+
+
+def _dataset(**values: object) -> Dataset:
+    data = Dataset()
+    for keyword, value in values.items():
+        setattr(data, keyword, value)
+    return data
+
+
+# ---- reading back ------------------------------------------------------------------------------------------
+
+
+def _require_same(written: Path, rois: Sequence[Roi], grid: Grid, name: str) -> None:
+    """Fill the contours of the file again and compare every structure with its mask."""
+    try:
+        found = {o.name: o for o in read_rtstruct(written, grid.spacing[2]).outlines}
+        wider = _wider(grid)
+        for roi in rois:
+            if roi.mask.any():
+                _compare(filled(found[roi.name], wider), wider, roi, grid)
+            elif roi.name in found:
+                raise ValueError("contours of nothing")
+    except (TumoarError, KeyError, ValueError) as error:
+        raise IntegrityError(
+            "written",
+            "written contours are not the structures",
+            file=name,
+            found=str(error),
+            do="report this fault",
+        ) from error
+
+
+def _wider(grid: Grid) -> Grid:
+    """With a rim around every slice: a rounded contour at its border reaches beyond it."""
+    affine = grid.affine.copy()
+    affine[:3, 3] = grid.world([-RIM, -RIM, 0])
+    return Grid((grid.shape[0] + 2 * RIM, grid.shape[1] + 2 * RIM, grid.shape[2]), affine, grid.frame)
+
+
+def _compare(share: Points, wider: Grid, roi: Roi, grid: Grid) -> None:
+    volume, expected = share.sum(), int(roi.mask.sum())
+    if abs(volume - expected) > max(VOLUME_SHARE * expected, VOLUME_VOXELS):
+        raise ValueError(f"{roi.name}: {volume:.1f} voxels of {expected}")
+    away = np.linalg.norm(wider.world(_middle(share)) - grid.world(_middle(roi.mask)))
+    if away > CENTER:
+        raise ValueError(f"{roi.name}: {away:.2f} mm away")
+
+
+def _middle(share: npt.NDArray[np.generic]) -> Points:
+    where = np.argwhere(share)
+    return np.average(where, axis=0, weights=np.asarray(share[tuple(where.T)], float))

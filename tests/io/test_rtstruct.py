@@ -1,0 +1,224 @@
+"""Structure sets: what is written is what was meant, by our own reader and by independent ones."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from matplotlib.path import Path as Polygon
+from pydicom import dcmread
+from rt_cases import Frame, random_frame, random_masks
+from rt_files import PATIENT, enhanced, save, write_series
+from scipy import ndimage as ndi
+
+from tumoar.contours import filled
+from tumoar.errors import IntegrityError
+from tumoar.image import Grid
+from tumoar.io import rtstruct_write
+from tumoar.io.dicom import grid_of, only_series
+from tumoar.io.rois import Roi
+from tumoar.io.rtstruct import read_rtstruct
+from tumoar.io.rtstruct_write import write_rtstruct
+from tumoar.labels import Code
+
+
+def series_in(folder, frame, rng, **more):
+    values = rng.integers(0, 2000, frame.grid.shape).astype(float)
+    write_series(folder, values, frame.grid, modality="CT", **more)
+    return only_series(folder)
+
+
+def rois_of(masks):
+    code = Code("119238007", "Brain Stem")
+    return [Roi(name, "ORGAN", "#2ca02c", mask, code) for name, mask in masks.items()]
+
+
+def read_plainly(path, folder, name):
+    """The masks of a file by nothing but the standard's tags and a point-in-polygon test."""
+    data = dcmread(path)
+    number = next(r.ROINumber for r in data.StructureSetROISequence if r.ROIName == name)
+    images = {d.SOPInstanceUID: d for d in map(dcmread, folder.glob("*.dcm"))}
+    out = {}
+    item = next(c for c in data.ROIContourSequence if c.ReferencedROINumber == number)
+    for contour in item.get("ContourSequence", []):
+        image = images[contour.ContourImageSequence[0].ReferencedSOPInstanceUID]
+        points = np.array(contour.ContourData, float).reshape(-1, 3)
+        assert len(points) == contour.NumberOfContourPoints >= 3
+        along_row, along_column = np.array(image.ImageOrientationPatient, float).reshape(2, 3)
+        away = points - np.array(image.ImagePositionPatient, float)
+        assert np.abs(away @ np.cross(along_row, along_column)).max() < 1e-2
+        between_rows, between_columns = image.PixelSpacing
+        flat = np.stack([away @ along_row / between_columns, away @ along_column / between_rows], 1)
+        pixels = np.stack(np.meshgrid(np.arange(image.Columns), np.arange(image.Rows), indexing="ij"), -1)
+        inside = Polygon(flat).contains_points(pixels.reshape(-1, 2)).reshape(pixels.shape[:2])
+        key = image.SOPInstanceUID
+        out[key] = out.get(key, np.zeros(inside.shape, bool)) ^ inside
+    return out, images
+
+
+def round_trip(folder, seed):
+    rng = np.random.default_rng(seed)
+    frame = random_frame(rng)
+    series = series_in(folder / "ct", frame, rng)
+    grid, slices = grid_of(series)
+    masks = random_masks(rng, grid.shape)
+    smooth = bool(seed % 3 == 0)
+    write_rtstruct(folder / "RS.dcm", rois_of(masks), series, smooth=smooth)
+    found = {o.name: o for o in read_rtstruct(folder / "RS.dcm").outlines}
+    assert set(found) == {name for name, mask in masks.items() if mask.any()}
+    for name, mask in masks.items():
+        if not mask.any():
+            continue
+        if smooth:
+            continue
+        share = filled(found[name], grid)
+        assert np.abs(share - mask).max() < 1e-3
+        plain, _ = read_plainly(folder / "RS.dcm", folder / "ct", name)
+        for k, at in enumerate(slices):
+            uid = series.headers[at.path].SOPInstanceUID
+            assert np.array_equal(plain.get(uid, np.zeros(grid.shape[:2], bool)), mask[:, :, k])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_round_trips(tmp_path, seed):
+    round_trip(tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 400))
+def test_many_round_trips(tmp_path, seed):
+    round_trip(tmp_path, seed)
+
+
+def example(tmp_path, **more):
+    rng = np.random.default_rng(11)
+    frame = random_frame(rng, axial=True)
+    series = series_in(tmp_path / "ct", frame, rng, **more)
+    masks = random_masks(rng, grid_of(series)[0].shape)
+    write_rtstruct(tmp_path / "RS.dcm", rois_of(masks), series, key="k")
+    return series, masks
+
+
+def test_what_the_file_says(tmp_path):
+    series, masks = example(tmp_path)
+    data = dcmread(tmp_path / "RS.dcm")
+    header = series.headers[series.slices[0].path]
+    assert data.PatientID == PATIENT["PatientID"]
+    assert data.StudyInstanceUID == header.StudyInstanceUID
+    assert data.SeriesInstanceUID != header.SeriesInstanceUID
+    assert data.StructureSetLabel == "AUTO-UNREVIEWED"
+    assert data.ApprovalStatus == "UNAPPROVED"
+    frames = {data.FrameOfReferenceUID, data.ReferencedFrameOfReferenceSequence[0].FrameOfReferenceUID}
+    frames |= {r.ReferencedFrameOfReferenceUID for r in data.StructureSetROISequence}
+    assert frames == {header.FrameOfReferenceUID}
+    study = data.ReferencedFrameOfReferenceSequence[0].RTReferencedStudySequence[0]
+    images = study.RTReferencedSeriesSequence[0].ContourImageSequence
+    assert {i.ReferencedSOPInstanceUID for i in images} == {h.SOPInstanceUID for h in series.headers.values()}
+    assert [r.ROIName for r in data.StructureSetROISequence] == list(masks)
+    for row in data.RTROIObservationsSequence:
+        assert row.RTROIInterpretedType == "ORGAN"
+        assert row.RTROIIdentificationCodeSequence[0].CodeMeaning == "Brain Stem"
+        assert "UNREVIEWED" in row.ROIObservationLabel
+    assert data.ROIContourSequence[0].ROIDisplayColor == [0x2C, 0xA0, 0x2C]
+    assert data.preamble == b"\0" * 128
+
+
+def test_the_same_result_has_the_same_identifiers(tmp_path):
+    series, masks = example(tmp_path)
+    first = dcmread(tmp_path / "RS.dcm").SOPInstanceUID
+    write_rtstruct(tmp_path / "RS2.dcm", rois_of(masks), series, key="k")
+    write_rtstruct(tmp_path / "RS3.dcm", rois_of(masks), series, key="other")
+    assert dcmread(tmp_path / "RS2.dcm").SOPInstanceUID == first
+    assert dcmread(tmp_path / "RS3.dcm").SOPInstanceUID != first
+
+
+def test_what_reads_back_wrong_is_not_written(tmp_path, monkeypatch):
+    """A tracer that loses a voxel's width must not get its contours out of the door."""
+    rng = np.random.default_rng(11)
+    series = series_in(tmp_path / "ct", random_frame(rng, axial=True), rng)
+    masks = random_masks(rng, grid_of(series)[0].shape)
+    (tmp_path / "RS.dcm").write_bytes(b"older")
+    original = rtstruct_write.keyholed
+    for fault in (lambda p: p + 0.4, lambda p: p.mean(0) + 0.9 * (p - p.mean(0))):
+        monkeypatch.setattr(
+            rtstruct_write, "keyholed", lambda region, fault=fault: [fault(p) for p in original(region)]
+        )
+        with pytest.raises(IntegrityError):
+            write_rtstruct(tmp_path / "RS.dcm", rois_of(masks), series)
+        assert (tmp_path / "RS.dcm").read_bytes() == b"older"
+        assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_enhanced_images_are_referenced_by_frame(tmp_path):
+    (tmp_path / "mr").mkdir()
+    where = Grid((12, 10, 8), np.diag([-1.0, -1.5, 2.0, 1.0]))
+    save(enhanced(np.ones(where.shape), where), tmp_path / "mr" / "a.dcm")
+    series = only_series(tmp_path / "mr")
+    mask = np.zeros(where.shape, bool)
+    mask[3:6, 2:5, 4] = True
+    write_rtstruct(tmp_path / "RS.dcm", rois_of({"X": mask}), series)
+    image = dcmread(tmp_path / "RS.dcm").ROIContourSequence[0].ContourSequence[0].ContourImageSequence[0]
+    assert image.ReferencedFrameNumber == grid_of(series)[1][4].frame + 1
+
+
+@pytest.mark.skipif(shutil.which("dciodvfy") is None, reason="needs dciodvfy (dicom3tools)")
+def test_dciodvfy_finds_no_error(tmp_path):
+    example(tmp_path)
+    told = subprocess.run(["dciodvfy", tmp_path / "RS.dcm"], capture_output=True, text=True)
+    assert "RTStructureSet" in told.stderr + told.stdout
+    assert not [line for line in (told.stderr + told.stdout).splitlines() if line.startswith("Error")]
+
+
+def test_dicom_validator_finds_no_error(tmp_path):
+    from pathlib import Path
+
+    from dicom_validator.spec_reader.edition_reader import EditionReader
+    from dicom_validator.validator.dicom_file_validator import DicomFileValidator
+
+    home = Path.home() / "dicom-validator"
+    if not any(home.glob("*/json/*")):
+        pytest.skip("needs the text of the standard, which dicom-validator keeps in ~/dicom-validator")
+    example(tmp_path)
+    info = EditionReader(home).load_dicom_info("current")
+    result = DicomFileValidator(info).validate(tmp_path / "RS.dcm")
+    assert all(not errors for errors in result.values())
+
+
+@pytest.mark.skipif(shutil.which("plastimatch") is None, reason="needs plastimatch")
+@pytest.mark.parametrize("seed", range(3))
+def test_plastimatch_sees_the_same(tmp_path, seed):
+    import SimpleITK as sitk  # noqa: N813
+
+    rng = np.random.default_rng(seed)
+    frame = random_frame(rng, axial=True)
+    affine = np.diag([-1.0, -1.0, 1.0, 1.0]) * np.append(frame.grid.spacing, 1)
+    affine[:3, 3] = frame.grid.affine[:3, 3]
+    series = series_in(tmp_path / "ct", Frame(Grid(frame.grid.shape, affine), True), rng)
+    masks = random_masks(rng, grid_of(series)[0].shape)
+    write_rtstruct(tmp_path / "RS.dcm", rois_of(masks), series)
+    command = ["plastimatch", "convert", "--input", tmp_path / "RS.dcm", "--referenced-ct", tmp_path / "ct"]
+    command += ["--output-prefix", tmp_path / "out", "--prefix-format", "nrrd"]
+    subprocess.run(command, capture_output=True, check=True)
+    for name, mask in masks.items():
+        if mask.any():
+            read = sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / "out" / f"{name}.nrrd")))
+            assert np.array_equal(read.transpose(2, 1, 0) > 0, mask), name
+
+
+def test_rt_utils_sees_every_voxel(tmp_path):
+    """It draws whole pixels wherever a contour touches, so it may see more, never less or elsewhere."""
+    rt_utils = pytest.importorskip("rt_utils")
+    rng = np.random.default_rng(2)
+    square = Grid((20, 20, 6), np.diag([-1.2, -1.2, 2.0, 1.0]))
+    series = series_in(tmp_path / "ct", Frame(square, True), rng)
+    masks = random_masks(rng, square.shape)
+    write_rtstruct(tmp_path / "RS.dcm", rois_of(masks), series)
+    builder = rt_utils.RTStructBuilder.create_from(str(tmp_path / "ct"), str(tmp_path / "RS.dcm"))
+    for name, mask in masks.items():
+        if mask.any():
+            read = builder.get_roi_mask_by_name(name).transpose(1, 0, 2)
+            grown = ndi.binary_dilation(mask, np.ones((3, 3, 1)))
+            assert (read | ~mask).all(), name
+            assert (grown | ~read).all(), name

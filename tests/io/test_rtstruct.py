@@ -35,11 +35,15 @@ def rois_of(masks):
     return [Roi(name, "ORGAN", "#2ca02c", mask, code) for name, mask in masks.items()]
 
 
-def read_plainly(path, folder, name):
+def read_plainly(path, folder, names):
     """The masks of a file by nothing but the standard's tags and a point-in-polygon test."""
-    data = dcmread(path)
+    data, images = dcmread(path), {d.SOPInstanceUID: d for d in map(dcmread, folder.glob("*.dcm"))}
+    for name in names:
+        yield name, _plain_mask(data, images, name)
+
+
+def _plain_mask(data, images, name):
     number = next(r.ROINumber for r in data.StructureSetROISequence if r.ROIName == name)
-    images = {d.SOPInstanceUID: d for d in map(dcmread, folder.glob("*.dcm"))}
     out = {}
     item = next(c for c in data.ROIContourSequence if c.ReferencedROINumber == number)
     for contour in item.get("ContourSequence", []):
@@ -55,7 +59,7 @@ def read_plainly(path, folder, name):
         inside = Polygon(flat).contains_points(pixels.reshape(-1, 2)).reshape(pixels.shape[:2])
         key = image.SOPInstanceUID
         out[key] = out.get(key, np.zeros(inside.shape, bool)) ^ inside
-    return out, images
+    return out
 
 
 def round_trip(folder, seed):
@@ -68,14 +72,11 @@ def round_trip(folder, seed):
     write_rtstruct(folder / "RS.dcm", rois_of(masks), series, smooth=smooth)
     found = {o.name: o for o in read_rtstruct(folder / "RS.dcm").outlines}
     assert set(found) == {name for name, mask in masks.items() if mask.any()}
-    for name, mask in masks.items():
-        if not mask.any():
-            continue
-        if smooth:
-            continue
-        share = filled(found[name], grid)
-        assert np.abs(share - mask).max() < 1e-3
-        plain, _ = read_plainly(folder / "RS.dcm", folder / "ct", name)
+    if smooth:
+        return
+    for name, plain in read_plainly(folder / "RS.dcm", folder / "ct", found):
+        mask = masks[name]
+        assert np.abs(filled(found[name], grid) - mask).max() < 1e-3
         for k, at in enumerate(slices):
             uid = series.headers[at.path].SOPInstanceUID
             assert np.array_equal(plain.get(uid, np.zeros(grid.shape[:2], bool)), mask[:, :, k])

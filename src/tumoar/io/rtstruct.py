@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from pydicom import Dataset
 
 from tumoar.contours import Outline
@@ -17,6 +18,9 @@ RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 MODEL_NAME = "tumoar"
 VOXEL_EDGES = "voxel edges"
 """In the description of our own structures: their contours stand for whole slices."""
+
+
+Points = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,19 @@ def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSe
 
 def _outline(contours: Dataset, row: Dataset, spacing: float | None) -> Outline:
     polygons = [
-        np.array([float(v) for v in c.ContourData]).reshape(-1, 3) * [-1.0, -1.0, 1.0]
+        _decimals(c).reshape(-1, 3) * [-1.0, -1.0, 1.0]
         for c in contours.ContourSequence
         if c.ContourGeometricType in ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR")
     ]
     follows_voxels = VOXEL_EDGES in str(row.get("ROIDescription", ""))
     kept = tuple(p for p in polygons if len(p) >= 3)
     return Outline(printable(str(row.get("ROIName", "")))[:64], kept, spacing, follows_voxels)
+
+
+def _decimals(contour: Dataset) -> Points:
+    """The coordinates of a contour; read from the bytes, as there are very many of them."""
+    if "ContourData" not in contour:
+        return np.zeros(0)
+    raw = contour.get_item("ContourData")
+    values = raw.value.split(b"\\") if isinstance(raw.value, bytes) else raw.value
+    return np.array([float(v) for v in values])

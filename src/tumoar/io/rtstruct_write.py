@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from pydicom import Dataset, FileMetaDataset
+from pydicom.dataelem import RawDataElement
+from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian
 
 from tumoar import __version__
@@ -22,6 +24,7 @@ from tumoar.io.rois import MANUFACTURER, UNREVIEWED, Roi, coded, now, of_study, 
 from tumoar.io.rtstruct import RTSTRUCT, VOXEL_EDGES, read_rtstruct
 from tumoar.numerics.tracing import Region, keyholed, smoothed, trace
 
+CONTOUR_DATA = Tag("ContourData")
 STUDY_COMPONENT = "1.2.840.10008.3.1.2.3.1"
 VOLUME_SHARE, VOLUME_VOXELS, CENTER = 0.01, 3, 0.2  # what reading back may differ by; mm
 RIM = 2  # voxels
@@ -135,19 +138,26 @@ def _structure_set(
 
 def _contours(number: int, roi: Roi, grid: Grid, images: Sequence[Dataset], smooth: bool) -> Dataset:
     item = _dataset(ReferencedROINumber=number, ROIDisplayColor=roi.rgb)
-    contours = [
-        _dataset(
+    contours = []
+    for n, (k, polygon) in enumerate(contours_of(roi.mask, grid, smooth), 1):
+        contour = _dataset(
             ContourImageSequence=[images[k]],
             ContourGeometricType="CLOSED_PLANAR",
             NumberOfContourPoints=len(polygon),
             ContourNumber=n,
-            ContourData=[f"{v:.4f}" for v in (polygon * [-1.0, -1.0, 1.0]).ravel()],
         )
-        for n, (k, polygon) in enumerate(contours_of(roi.mask, grid, smooth), 1)
-    ]
+        contour[CONTOUR_DATA] = _decimals((polygon * [-1.0, -1.0, 1.0]).ravel())
+        contours.append(contour)
     if contours:
         item.ContourSequence = contours
     return item
+
+
+def _decimals(values: Points) -> RawDataElement:
+    """Numbers as the file has them; value by value through pydicom a brain would take a minute."""
+    text = "\\".join(f"{v:.4f}" for v in values.tolist()).encode()
+    text += b" " * (len(text) % 2)
+    return RawDataElement(CONTOUR_DATA, "DS", len(text), text, 0, False, True)
 
 
 def _observation(number: int, roi: Roi) -> Dataset:

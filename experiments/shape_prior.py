@@ -1,9 +1,9 @@
 """What the cRBM has learned: free energies of true and altered shapes, free sweeps, samples, filters.
 
 The free energy per voxel above the empty map is compared between held-out shapes, the same shapes with
-their blocks shuffled, eroded, dilated, and spheres of equal volume. Free sweeps (no data) from a real
-shape and from the empty map show whether the prior keeps what it should; free sweeps from spheres are
-samples to look at. Prints, as its last line, one JSON object.
+their blocks shuffled, eroded, dilated, and spheres of equal volume. Free sweeps (no data) from real shapes of
+different size and from the empty map show whether the prior keeps what it should, beside those of the
+first-order MRF; free sweeps from spheres are samples to look at. Prints, as its last line, one JSON object.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ from scipy.special import expit
 sys.path.insert(0, str(Path(__file__).parent))
 from shape_cases import MODEL, PROJECT, load_models, shapes_of
 
+from tumoar.model.shape.base import of_color
+from tumoar.model.shape.mrf import FirstOrderMRF
+
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 BLOCK = 8
 SPHERES = (4_000, 12_000)  # mm³, where the samples start
+QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of held-out volumes: shapes under free sweeps
+BETA = 0.5  # of the MRF beside them
 
 
 def shuffled(v, rng):
@@ -55,11 +60,28 @@ def altered(v, rng):
     }  # fmt: skip
 
 
-def free_sweeps(model, v, sweeps, rng):
-    everywhere = np.ones(v.shape, bool)
+def free_sweeps(prior, v, sweeps, rng):
+    """Samples of the prior from v on, without data."""
+    v = v.copy()
+    colors = [of_color(np.ones(v.shape, bool), c, prior.colors) for c in range(prior.colors)]
     for _ in range(sweeps):
-        v = rng.random(v.shape, np.float32) < expit(model.field(v, everywhere, int(rng.integers(2**63))))
+        for own in colors:
+            field = prior.field(v, own, int(rng.integers(2**63)))[own]
+            v[own] = rng.random(field.size, np.float32) < expit(field)
     return v
+
+
+def kept(prior, shape, sweeps, rng):
+    """Volume relative to the shape's, Dice and share of the largest part after free sweeps."""
+    v = np.pad(shape.v, 16).astype(bool)
+    x = free_sweeps(prior, v, sweeps, rng)
+    parts = np.bincount(label(x)[0].ravel())[1:]
+    largest = float(parts.max() / parts.sum()) if len(parts) else 0.0
+    return {
+        "volume": round(float(x.sum() / v.sum()), 3),
+        "dice": round(dice(v, x), 3),
+        "largest_part": round(largest, 3),
+    }
 
 
 def dice(a, b):
@@ -122,20 +144,19 @@ def main() -> None:
         seen = np.mean([model.rise(train[i].v) for i in rng.permutation(len(train))[:n]])
         means = {k: float(np.mean([r[k] for r in rises if k in r])) for k in rises[0]}
         lowest = np.mean([min(r, key=lambda k: r[k]) in ("true", "sphere") for r in rises])
-        middle = sorted(held, key=lambda s: s.volume)[len(held) // 3]
         n_held = len(rises)
-        v = np.pad(middle.v, 16).astype(bool)
-        kept = free_sweeps(model, v, sweeps, rng)
-        risen = free_sweeps(model, np.zeros_like(v), sweeps, rng)
-        parts = np.bincount(label(kept)[0].ravel())[1:]
+        by_volume = sorted(held, key=lambda s: s.volume)
+        started = [by_volume[int(q * len(held))] for q in (QUANTILES[:1] if options.quick else QUANTILES)]
+        stay = [kept(model, s, sweeps, rng) for s in started]
+        rivals = [kept(FirstOrderMRF(BETA), s, sweeps, rng) for s in started]
+        risen = free_sweeps(model, np.zeros((48,) * 3, bool), sweeps, rng)
         figures[name] = {
             "free_energy": {k: round(x, 3) for k, x in means.items()} | {"training": round(float(seen), 3)},
             "true_or_sphere_lowest": round(float(lowest), 2),
-            "kept_volume": round(float(kept.sum() / v.sum()), 3),
-            "kept_dice": round(dice(v, kept), 3),
-            "kept_largest_part": round(float(parts.max() / parts.sum()), 3) if len(parts) else 0.0,
+            "kept": {s.name: {"mm3": s.volume} | k | {"mrf_dice": r["dice"]}
+                     for s, k, r in zip(started, stay, rivals)},
             "risen_from_empty": int(risen.sum()),
-        }
+        }  # fmt: skip
         f = figures[name]
         lines += [
             f"## Map {name}", "",
@@ -143,10 +164,12 @@ def main() -> None:
             + (f" below {largest} mm³" if largest else "") + ":", "",
             "| " + " | ".join(f["free_energy"]) + " |", "|" + "---|" * len(f["free_energy"]),
             "| " + " | ".join(str(x) for x in f["free_energy"].values()) + " |", "",
-            f"After {sweeps} free sweeps from a held-out shape of {middle.volume} mm³: "
-            f"volume x {f['kept_volume']}, Dice {f['kept_dice']}, "
-            f"largest part {f['kept_largest_part']}. From the empty map: "
-            f"{f['risen_from_empty']} voxels.", "",
+            f"{sweeps} free sweeps from held-out shapes, and from the empty map of 48³ voxels "
+            f"({f['risen_from_empty']} voxels at the end):", "",
+            f"| held-out shape | mm³ | volume | Dice | largest part | Dice of the MRF (β = {BETA}) |",
+            "|---|---|---|---|---|---|",
+            *(f"| {s} | {k['mm3']} | x {k['volume']} | {k['dice']} | {k['largest_part']} | {k['mrf_dice']} |"
+              for s, k in f["kept"].items()), "",
             "Filters, strongest first, two middle slices each:", "",
             f"![filters](../figures/filters_{name}.png)", "",
             f"Samples: spheres of {' and '.join(f'{x // 1000} cm³' for x in SPHERES)} (left) after {sweeps} "

@@ -2,10 +2,10 @@
 
 The gradient is a difference of two expectations, under the data and under the model. Three ways to the second
 are one algorithm with different settings. A pool holds Markov chains, each in its own window; every step
-advances a few of them by one block-Gibbs sweep:
+advances a few of them by a block-Gibbs sweep, or some:
 
 - contrastive divergence (`PAPER`): a chain starts at its data and lives for one sweep;
-- persistent chains with restarts: it starts at its data and lives for `life_free` sweeps on average;
+- persistent chains with restarts: it starts at its data and lives for `life_free` turns on average;
 - recovery likelihood (the other chains under the default): the window's data are corrupted at a random rate
   r, and the chain samples p(v | corrupted data), the prior times a data term of ±log((1 − r)/r) per voxel.
   Ascending log p(data | corrupted data) fits the same model, but teaches it the use it is made for.
@@ -32,8 +32,8 @@ from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import REACH, Filters, M, R, pack
 from tumoar.numerics.convolve_field import draw_field
 from tumoar.numerics.convolve_moments import moments
-from tumoar.train.shape_data import ByteArray, Shape, flips, patches_of, window
-from tumoar.train.shape_start import TIED, Family, Parameters, votes_and_patches
+from tumoar.train.shape_data import ByteArray, Shape, flips, window
+from tumoar.train.shape_start import TIED, Family, Parameters, first_model
 
 FloatArray = npt.NDArray[np.float64]
 CHECK = 100  # steps from check to check
@@ -49,32 +49,33 @@ _PARAMETERS = ("parameters", "averaged")
 class ShapeTraining:
     """Settings; the defaults are our own, `PAPER` has the paper's."""
 
-    steps: int = 350
-    step: float = 0.004  # along the natural gradient, decaying to a tenth; or the plain step size
+    steps: int = 100
+    step: float = 0.003  # along the natural gradient, decaying to a tenth; or the plain step size
     natural: bool = True  # natural gradient in few parameters, or enhanced gradient in all
     ridge: float = 0.05  # of the Fisher information, relative to its diagonal
     largest_change: float = 0.15  # nats per step
     average_memory: float = 0.97  # of the parameters' moving average, the model that training yields
     batch: int = 6
-    pool: int = 30
+    pool: int = 24
     window: int = 36
     margin: int = 12
-    free_share: float = 0.1  # chains without data term
-    life_free: float = 20.0
-    life: float = 20.0
+    free_share: float = 0.3  # chains without data term
+    free_sweeps: int = 4  # of such a chain in its turn; others make one
+    life_free: float = 40.0  # turns
+    life: float = 30.0
     rates: tuple[float, float] = (0.04, 0.2)
     grains: tuple[float, float] = (1.0, 2.6)
     blob_share: float = 0.3  # of the corrupted windows; the others are corrupted voxel by voxel
     from_data: float = 0.5  # of the chains with a data term start at the data; others start at the
-    burn_in: int = 4  # corrupted data and count after so many sweeps
+    burn_in: int = 15  # corrupted data and count after so many sweeps
     hidden_bias: float = -2.5
     offset_memory: float = 0.99
     largest_norm: float = 50.0
 
 
 PAPER = ShapeTraining(
-    steps=9600, step=0.1, natural=False, batch=10, pool=10, window=24, free_share=1.0, life_free=1.0,
-    hidden_bias=-2.0, average_memory=0.0,
+    steps=9600, step=0.1, natural=False, batch=10, pool=10, window=24, free_share=1.0, free_sweeps=1,
+    life_free=1.0, hidden_bias=-2.0, average_memory=0.0,
 )  # fmt: skip
 
 
@@ -134,7 +135,7 @@ def start(shapes: Sequence[Shape], config: ShapeTraining, seed: int) -> State:
     rng = np.random.default_rng(seed)
     mu = float(np.mean([s.volume / np.prod(np.array(s.v.shape) + 2 * config.margin) for s in shapes]))
     if config.natural:
-        first, family = votes_and_patches(patches_of(shapes, rng), rng)
+        first, family = first_model()
     else:
         first, family = _random_filters(mu, config, rng), Family.none()
     empty = np.zeros((config.pool, *(config.window + 2 * REACH,) * 3), np.uint8)
@@ -201,7 +202,8 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
     mean_v, mean_h, unequal, on_data, on_model = 0.0, np.zeros(M), 0, 0, 0
     for turn in range(state.turn, state.turn + config.batch):
         c = turn % config.pool
-        sweeps = 1 + (config.burn_in if _restart(chains, c, shapes, config, rng) else 0)
+        late = _restart(chains, c, shapes, config, rng)
+        sweeps = 1 + config.burn_in if late else 1 if chains.log_odds[c] else config.free_sweeps
         for _ in range(sweeps):
             _sweep(chains, c, region, filters, state.parameters.a, rng)
         data, model = chains.data[c], chains.state[c]

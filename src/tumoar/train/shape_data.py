@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.ndimage import gaussian_filter
 from scipy.special import ndtr
 
-from tumoar.numerics.convolve import REACH, R
+from tumoar.numerics.convolve import REACH
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -79,32 +79,3 @@ def flips(shape: Sequence[int], rate: float, grain: float, rng: np.random.Genera
         return rng.random(shape) < rate
     field = gaussian_filter(rng.standard_normal(shape, np.float32), grain, mode="wrap")
     return ndtr(field / field.std()) < rate
-
-
-@dataclass(frozen=True)
-class Patches:
-    """Statistics of patches that hold both values, averaged in 2x2x2 blocks: what filters see of the data."""
-
-    mean: npt.NDArray[np.float64]  # (R³,)
-    variances: npt.NDArray[np.float64]  # (R³,) along the principal components, largest first
-    components: npt.NDArray[np.float64]  # (R³, R³), one orthonormal component per column
-    examples: npt.NDArray[np.float64]  # (count, R³)
-
-
-def patches_of(shapes: Sequence[Shape], rng: np.random.Generator, count: int = 6000) -> Patches:
-    """Mean and principal components of `count` random patches."""
-    X: list[npt.NDArray] = []
-    while len(X) < count:
-        v = window(shapes, 2 * REACH, R, rng)
-        for _ in range(40):
-            i, j, k = rng.integers(0, v.shape[0] - 2 * R + 1, 3)
-            patch = v[i : i + 2 * R, j : j + 2 * R, k : k + 2 * R]
-            if 0.02 < patch.mean() < 0.98:
-                X.append(patch.reshape(R, 2, R, 2, R, 2).mean((1, 3, 5)).ravel())
-    mean = np.mean(X, axis=0)
-    centered = np.array(X) - mean
-    values, vectors = np.linalg.eigh(centered.T @ centered / len(X))
-    vectors = vectors[:, ::-1]
-    # eigh leaves signs open; fix them, so that the same data give the same start everywhere
-    vectors = vectors * np.where(vectors[:1] + vectors.sum(0, keepdims=True) < 0, -1, 1)
-    return Patches(mean, np.maximum(values[::-1], 0), vectors, np.array(X))

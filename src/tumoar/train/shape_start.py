@@ -1,8 +1,8 @@
 """The model before training, and the family of models that training chooses from.
 
-Tumors are seen in 8 flips, so that the best model is the same in all of them. Its filters therefore come in
-two kinds. `OWN` filters equal their flips: Gaussian balls. The others are orbits, the 8 flips of one typical
-patch of real shapes. Strengths of balls and orbits and all biases are what training moves: 25 numbers.
+Tumors are seen in 8 flips, so that the best model is the same in all of them: flips exchange its filters.
+They are majority votes of 2³ voxels, a wider Gaussian ball, and flat surfaces that face one of 26 directions.
+Training scales votes and surfaces, strengths with biases, and moves the visible bias: 3 numbers.
 """
 
 from __future__ import annotations
@@ -13,26 +13,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.cluster.vq import kmeans2
 
 from tumoar.numerics.convolve import M, R
-from tumoar.train.shape_data import Patches
 
 FloatArray = npt.NDArray[np.float64]
 TIED = 8  # voxels that share one free tap
-FLIPS = tuple(tuple(slice(None, None, d) for d in signs) for signs in product((1, -1), repeat=3))
 
-# The filters equal to their flips: width in taps of 2 mm (0: one tap), strength in nats (input with all on,
-# above that with none), bias. The first five are majority votes of 2³ voxels: with the visible bias they
-# make an even function of the number of voxels that are on, about its square, as a Markov random field of the
-# 26 neighbors does. The others act where a wider ball is empty, or nearly so.
-OWN = (
-    *((0.0, 4.5, -4.5 * threshold) for threshold in (0.3, 0.4, 0.5, 0.6, 0.7)),
-    (0.7, -1.0, -1.2), (1.3, -6.0, -2.0), (3.0, -0.5, 0.0),
-)  # fmt: skip
+# Balls: width in taps of 2 mm (0: one tap), strength in nats (input with all on, above that with none), bias.
+# The first are majority votes of 2³ voxels: with the visible bias they make a function of the number of
+# voxels that are on, about its square, as a Markov random field of the 26 neighbors does. The last acts where
+# a wider ball is empty, or nearly so.
+BALLS = (*((0.0, 5.5, bias) for bias in (-1.6, -1.9, -2.3, -2.7, -3.0)), (1.3, -25.0, -0.8))
 VOTES = 5
-ORBITS = (M - len(OWN)) // 8
-ORBIT_STRENGTH, ORBIT_BIAS = 0.1, -2.5  # nats: standard deviation and mean of inputs from patches
+# Flat surfaces: width, strength (input at such a surface above that at the opposite one), bias. Votes and
+# balls make small shapes shrink, as surface tension does; these reward a surface that is large and smooth.
+PLANE = (2.5, 12.0, -6.0)
+DIRECTIONS = sorted((d for d in product((-1, 0, 1), repeat=3) if any(d)), key=np.count_nonzero)
+USED = len(BALLS) + len(DIRECTIONS)
+NEVER = -12.0  # bias of the other filters, which are zero
 
 
 class Parameters(NamedTuple):
@@ -45,7 +43,7 @@ class Parameters(NamedTuple):
 
 @dataclass(frozen=True)
 class Family:
-    """Directions in parameter space: of w (n, M, R³), of the hidden biases b (k, M), and the visible bias."""
+    """Directions in parameter space, of w (n, M, R³) with b (n, M); the visible bias is one more."""
 
     w: FloatArray
     b: FloatArray
@@ -58,40 +56,31 @@ class Family:
     @property
     def size(self) -> int:
         """Number of directions."""
-        return len(self.w) + len(self.b) + 1
+        return len(self.w) + 1
 
     def along(self, gradient: tuple[Any, Any, Any]) -> FloatArray:
         """(d,) derivatives along the directions, from those with respect to w, b and a."""
         w, b, a = gradient
-        return np.concatenate([np.tensordot(self.w, w.reshape(M, -1), 2), self.b @ b, [a]])
+        return np.append(np.tensordot(self.w, w.reshape(M, -1), 2) + self.b @ b, a)
 
     def step(self, move: FloatArray) -> Parameters:
         """Move (d,) along the directions."""
-        n = len(self.w)
-        w = np.tensordot(move[:n], self.w, 1).reshape(M, R, R, R)
-        return Parameters(w, move[n:-1] @ self.b, float(move[-1]))
+        w = np.tensordot(move[:-1], self.w, 1).reshape(M, R, R, R)
+        return Parameters(w, move[:-1] @ self.b, float(move[-1]))
 
 
-def votes_and_patches(seen: Patches, rng: np.random.Generator) -> tuple[Parameters, Family]:
-    """The first model and its family."""
-    own = len(OWN)
-    orbits = _orbits(seen, int(rng.integers(2**31)))
-    w = np.zeros((M, R**3))
-    w[own:] = ORBIT_STRENGTH * orbits.reshape(-1, R**3)
-    b = np.full(M, ORBIT_BIAS)
-    for m, (width, strength, bias) in enumerate(OWN):
+def first_model() -> tuple[Parameters, Family]:
+    """The first model, under which empty and full surroundings are equally probable, and its family."""
+    w, b = np.zeros((M, R**3)), np.full(M, NEVER)
+    for m, (width, strength, bias) in enumerate(BALLS):
         w[m], b[m] = strength * ball(width), bias
-    directions = np.zeros((own + ORBITS, M, R**3))
-    for m, (width, _, _) in enumerate(OWN):
-        directions[m, m] = ball(width)
-    members = np.zeros((own + ORBITS, M))
-    members[range(own), range(own)] = 1
-    for k in range(ORBITS):
-        part = slice(own + 8 * k, own + 8 * k + 8)
-        directions[own + k, part] = orbits[k].reshape(8, -1)
-        members[own + k, part] = 1
-    a = -0.5 * sum(strength for _, strength, _ in OWN[:VOTES])  # balances the votes
-    return Parameters(w.reshape(M, R, R, R), b, a), Family(directions, members)
+    width, strength, bias = PLANE
+    for m, direction in enumerate(DIRECTIONS, len(BALLS)):
+        w[m], b[m] = strength * plane(direction, width), bias
+    a = -float((np.logaddexp(0, b + TIED * w.sum(1)) - np.logaddexp(0, b)).sum())
+    members = np.zeros((2, M))
+    members[0, :VOTES] = members[1, len(BALLS) : USED] = 1
+    return Parameters(w.reshape(M, R, R, R), b, a), Family(members[:, :, None] * w, members * b)
 
 
 def ball(width: float) -> FloatArray:
@@ -101,23 +90,9 @@ def ball(width: float) -> FloatArray:
     return x / (TIED * x.sum())
 
 
-def _orbits(seen: Patches, seed: int) -> FloatArray:
-    """(ORBITS, 8, R, R, R) means of clusters of patches, less the mean patch, in 8 flips.
-
-    Inputs from patches have a standard deviation of 1.
-    """
-    patches = np.stack([_turned(x) for x in seen.examples.reshape(-1, R, R, R)])
-    centers, _ = kmeans2(patches.reshape(len(patches), -1), ORBITS, seed=seed, minit="++")
-    out = np.empty((ORBITS, 8, R, R, R))
-    for i, x in enumerate(centers - seen.mean):
-        deviation = TIED * np.sqrt(max(float(((seen.components.T @ x) ** 2 * seen.variances).sum()), 1e-9))
-        for k, f in enumerate(FLIPS):
-            out[i, k] = (x / deviation).reshape(R, R, R)[f]
-    return out
-
-
-def _turned(x: npt.NDArray) -> npt.NDArray:
-    """The flip of a patch whose far halves are the heavier ones."""
-    n = R // 2
-    halves = (x.swapaxes(0, axis) for axis in range(3))
-    return x[tuple(slice(None, None, -1 if h[n + 1 :].sum() < h[:n].sum() else 1) for h in halves)]
+def plane(direction: tuple[int, ...], width: float) -> FloatArray:
+    """(R³,) taps in a ball, positive ahead and negative behind; the input at such a surface is 1/2."""
+    x = np.indices((R,) * 3) - R // 2
+    ahead = np.clip(np.tensordot(direction, x, 1) / np.linalg.norm(direction), -1, 1)
+    out = (np.exp(-(x**2).sum(0) / 2 / width**2) * ahead).ravel()
+    return out / (TIED * np.abs(out).sum())

@@ -29,6 +29,7 @@ COLORS = {
     "background": "#0a1022",
     "white matter": "#c9d8f5",
     "gray matter": "#7d9fdc",
+    "deep gray matter": "#5f7fb8",
     "CSF": "#2f56a6",
     "brainstem": "#2ca02c",
     "unspecified brain tissue": "#5577bb",

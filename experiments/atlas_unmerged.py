@@ -28,10 +28,10 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TUMOAR_DATA", ROOT.parent / "shared" / "data"))
 # name: codes on the left and right, the mixture that models it, and the row it is taken from
 UNMERGED = {
-    "thalamus": (10, 49, "GGM", "gray matter"),
-    "caudate": (11, 50, "GGM", "gray matter"),
-    "putamen": (12, 51, "GGM", "gray matter"),
-    "pallidum": (13, 52, "GGM", "gray matter"),
+    "thalamus": (10, 49, "deep gray", "deep gray matter"),
+    "caudate": (11, 50, "deep gray", "deep gray matter"),
+    "putamen": (12, 51, "deep gray", "deep gray matter"),
+    "pallidum": (13, 52, "deep gray", "deep gray matter"),
     "amygdala": (18, 54, "GGM", "gray matter"),
     "lateral ventricle": (4, 43, "CSF", "CSF"),
 }

@@ -43,7 +43,7 @@ def analytic_head(spacing: float = 2.0, labels: LabelTable | None = None) -> tup
     draw("white matter", ball([0, 0, 0], [54, 71, 48]) | ball([0, -46, -46], [30, 17, 11]))
     for _, side in sides:
         draw("CSF", ball([side * 10, 5, 8], [6, 24, 10]))
-        draw("gray matter", ball([side * 20, 2, -6], [9, 16, 10]))
+        draw("deep gray matter", ball([side * 20, 2, -6], [9, 16, 10]))
     draw("brainstem", tube([0, -14, -24], [0, -26, -84], 12))
     draw("optic chiasm", ball([0, 20, -40], [9, 5, 4]))
     for name, side in sides:

@@ -32,7 +32,7 @@ def test_names_are_what_the_documentation_says_in_any_order():
 
 def test_the_default_model_is_whole():
     model = tumoar.Model.default()
-    assert model.labels.K == 17
+    assert model.labels.K == 18
     assert set(model.sha256) == {"atlas.npz", "shape.npz"}
 
 

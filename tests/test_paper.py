@@ -1,4 +1,4 @@
-"""The tables are the paper's tables."""
+"""The tables are the paper's tables; deep gray matter, split off from gray and white, is our addition."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from tumoar.contrasts import core_is_identifiable, default_contrasts, tumor_is_c
 from tumoar.labels import default_labels
 
 labels = default_labels()
+ADDED = "deep gray matter"
 contrasts = default_contrasts()
 
 
 def test_sizes():
-    assert labels.K == 17
-    assert labels.in_brain.sum() == 7
-    assert labels.X == 12
-    assert labels.Q == 21
-    assert len(labels.states) == 31
+    added = labels.l(ADDED)
+    assert labels.K == 17 + 1
+    assert labels.in_brain.sum() == 7 + 1
+    assert labels.X == 12 + 1
+    assert labels.Q == 21 + labels.G[labels.x(added, 0, 0)]
+    assert len(labels.states) == 31 + 3
 
 
 def test_brain_is_table_1():
     brain = {s.name for s in labels.structures if s.in_brain}
-    assert brain == {
+    assert brain - {ADDED} == {
         "white matter", "gray matter", "CSF", "brainstem", "unspecified brain tissue",
         "left hippocampus", "right hippocampus",
     }  # fmt: skip
@@ -35,6 +37,7 @@ def test_brain_is_table_1():
     ("names", "gmm"),
     [
         (["gray matter", "left hippocampus", "right hippocampus"], "GGM"),
+        ([ADDED], "deep gray"),
         (["white matter", "brainstem"], "GWM"),
         (["left optic nerve", "right optic nerve", "left eye tissue", "right eye tissue"], "GNE"),
         (["left eye fluid", "right eye fluid"], "eye fluid"),
@@ -64,7 +67,7 @@ def test_core_outside_tumor_is_forbidden():
 
 
 def test_components_are_section_3_3():
-    G = {g.name: g.components for g in labels.gmms}
+    G = {g.name: g.components for g in labels.gmms if g.name != "deep gray"}
     assert {name for name, n in G.items() if n == 3} == {"core", "muscle", "background"}
     assert {name for name, n in G.items() if n == 2} == {"fat", "CSF", "GNE"}
     assert all(

@@ -176,7 +176,8 @@ def test_review_sees_a_contrast_that_is_not_what_its_name_says(undisturbed):
 
 def test_review_sees_tumor_at_the_border(undisturbed):
     tally = undisturbed.tally
-    moved = replace(undisturbed, tallies=(_shifted(tally),))
+    all_of_it = undisturbed.config.model_copy(update={"least_tumor": 0})
+    moved = replace(undisturbed, tallies=(_shifted(tally),), config=all_of_it)
     assert any(n.id == "B44" for n in review(moved))
 
 

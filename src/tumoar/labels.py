@@ -247,7 +247,7 @@ def parse_labels(table: Mapping[str, Any]) -> LabelTable:
 
 @cache
 def default_labels() -> LabelTable:
-    """The paper's 17 structures and 12 mixtures."""
+    """The paper's 17 structures and 12 mixtures, and deep gray matter with a mixture of its own."""
     text = files("tumoar").joinpath("data/labels.toml").read_text(encoding="utf-8")
     return parse_labels(tomllib.loads(text))
 

@@ -117,5 +117,5 @@ def test_labels_are_possible_near_where_a_head_has_them_and_nowhere_else(run):
 
 def test_values_beyond_the_table_are_refused(run):
     maps, _ = run
-    with pytest.raises(ValueError, match="below 16"):
-        next(train(maps + 15, default_labels(), replace(SETTINGS, polish=0), seed=0))
+    with pytest.raises(ValueError, match="below 17"):
+        next(train(maps + 16, default_labels(), replace(SETTINGS, polish=0), seed=0))

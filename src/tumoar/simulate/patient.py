@@ -122,7 +122,8 @@ def make_scene(
     # Edema is never complete, fades towards its border, and spares gray matter.
     depth = ndi.gaussian_filter(truth.z.astype(np.float32), 1.5 / truth.grid.spacing)
     strength = np.clip(0.75 + 0.12 * smooth_noise(truth.grid, 6.0, rng), 0.4, 1.0)
-    sparing = np.where(out == table.index("gray matter"), 0.7, 1.0)
+    gray = [table.index("gray matter"), table.index("deep gray matter")]
+    sparing = np.where(np.isin(out, gray), 0.7, 1.0)
     edema = truth.z & ~truth.y
     infiltration = np.where(edema, np.clip(0.4 + 0.6 * depth, 0, 1) * strength * sparing, 0)
     return Scene(truth.grid, out, infiltration.astype(np.float32), _stripped(truth, labels))

@@ -55,7 +55,7 @@ class AtlasSettings:
     )
     slope: float = 0.35
     thin: tuple[str, ...] = ("optic chiasm", "left optic nerve", "right optic nerve")
-    catch_all: tuple[str, ...] = ("background", "white matter", "gray matter", "CSF")
+    catch_all: tuple[str, ...] = ("background", "white matter", "gray matter", "deep gray matter", "CSF")
     stiffness: float = 0.1  # of the deformation prior
     floor: float = 1e-4  # probability that a training label is mere noise
     kappa: float = 0.01  # Dirichlet count per label and node: zeros would never leave

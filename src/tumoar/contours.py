@@ -7,7 +7,7 @@ a surface: between planes it is interpolated, and it ends at the outermost ones,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ Layer = tuple[Points, float, float]  # share of each cell, from where to where
 SAME_PLANE = 0.05  # mm
 MOST_GAP = 1.5  # of the spacing: a wider gap between planes is not filled
 MOST_CELLS = 250_000  # of one plane
+FINE, FINE_UP_TO = 1.5, 2e6  # mm, mm³: up to the size of a brain, so that 0.03 cm³ is several pieces
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +101,17 @@ def stacked(outline: Outline) -> Stack:
     )
 
 
+def common_spacing(outlines: Sequence[Outline]) -> float | None:
+    """The least distance between the planes of any structure, mm; None if each has one plane only."""
+    gaps: list[float] = []
+    for outline in outlines:
+        polygons = [np.asarray(p, float) for p in outline.polygons if len(p) >= 3]
+        if polygons:
+            depth = np.sort([float((p @ _axes(polygons)[2]).mean()) for p in polygons])
+            gaps += [float(g) for g in np.diff(depth) if g > SAME_PLANE]
+    return min(gaps, default=None)
+
+
 def pieces_of_outline(outline: Outline, least: int = PIECES) -> Pieces:
     """A structure cut into at least about `least` pieces (see `tumoar.dose`)."""
     stack = stacked(outline)
@@ -107,7 +119,10 @@ def pieces_of_outline(outline: Outline, least: int = PIECES) -> Pieces:
         return Pieces(np.zeros((0, 3)), np.zeros(0))
     corners = np.concatenate([p for plane in stack.planes for p in plane.polygons])
     extent = np.ptp(corners, axis=0)
-    step = max((stack.volume / least) ** (1 / 3), float(np.sqrt(np.prod(extent) / MOST_CELLS)))
+    step = (stack.volume / least) ** (1 / 3)
+    if stack.volume <= FINE_UP_TO:
+        step = min(step, FINE)
+    step = max(step, float(np.sqrt(np.prod(extent) / MOST_CELLS)))
     shape = int(extent[0] / step) + 3, int(extent[1] / step) + 3
     origin = corners.min(0) - step
     where = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij"), -1).reshape(-1, 2)

@@ -81,7 +81,8 @@ class Dvh:
         if not self.volume:
             return np.full(np.shape(dose), np.nan)
         ascending, below = self.doses[::-1], np.concatenate([[0.0], np.cumsum(self.volumes[::-1])])
-        return 100 * (1 - below[np.searchsorted(ascending, dose, side="left")] / self.volume)
+        share = 1 - below[np.searchsorted(ascending, dose, side="left")] / below[-1]
+        return np.asarray(100 * np.maximum(share, 0.0))
 
     def figures(self) -> dict[str, float]:
         """One row of a table."""
@@ -105,6 +106,18 @@ class Band:
     high: Array
 
 
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """The histogram of a structure as outlined, and of its posterior samples where they were kept."""
+
+    dvh: Dvh
+    samples: tuple[Dvh, ...] = ()
+
+    def band(self, share: float = 0.90, doses: npt.ArrayLike | None = None) -> Band:
+        """Median and central band over the samples."""
+        return band(self.samples, share, doses)
+
+
 def dvh(pieces: Pieces, dose: Image) -> Dvh:
     """The histogram of a structure in a dose (Gy); where there is no dose it counts as 0, and is told."""
     values, is_outside = dose_at(dose, pieces.points)
@@ -112,6 +125,16 @@ def dvh(pieces: Pieces, dose: Image) -> Dvh:
     total = float(pieces.volumes.sum())
     outside = float(pieces.volumes[is_outside].sum()) / total if total else 0.0
     return Dvh(values[order], pieces.volumes[order] / 1000, outside)
+
+
+def thinned(curve: Dvh, most: int = 20_000) -> Dvh:
+    """The same histogram in fewer pieces, neighbors in dose taken together: for keeping many of them."""
+    if len(curve.doses) <= most:
+        return curve
+    starts = np.linspace(0, len(curve.doses), most, endpoint=False).astype(int)
+    volumes = np.add.reduceat(curve.volumes, starts)
+    doses = np.add.reduceat(curve.doses * curve.volumes, starts) / volumes
+    return Dvh(doses, volumes, curve.outside)
 
 
 def dose_at(dose: Image, points: Array) -> tuple[Array, npt.NDArray[np.bool_]]:

@@ -18,7 +18,9 @@ import typer
 from tumoar import __version__
 from tumoar.cli.demo import demo
 from tumoar.cli.doctor import doctor
+from tumoar.cli.dose import dose
 from tumoar.cli.evaluate import evaluate
+from tumoar.cli.export import export
 from tumoar.cli.inspect import inspect
 from tumoar.cli.model import model
 from tumoar.cli.report import report
@@ -36,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, segment, inspect, report, evaluate, simulate, doctor):
+for command in (demo, segment, inspect, export, dose, report, evaluate, simulate, doctor):
     app.command()(command)
 app.add_typer(model)
 

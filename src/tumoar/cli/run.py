@@ -26,6 +26,7 @@ from tumoar.errors import BusyError, GeometryError, IntegrityError, ResourceErro
 from tumoar.image import Case, Image
 from tumoar.inference.resample import resample
 from tumoar.io.checkpoint import Checkpoints
+from tumoar.io.export import frame_digest
 from tumoar.io.results import MANIFEST, Options, read_manifest, status, write_result
 from tumoar.model.generative import Model
 from tumoar.numerics.threads import use_threads
@@ -130,6 +131,7 @@ def describe(result: Segmentation, model: Model, request: Request, key: str, thr
                 "shape": list(given.grid.shape),
                 "spacing_mm": [round(float(s), 4) for s in given.grid.spacing],
                 "orientation": given.orientation,
+                "frame": frame_digest(given.grid.frame),
                 "interpolated": given.is_interpolated,
                 "registration": {k: round(float(v), 4) for k, v in given.figures.items()},
             }

@@ -79,6 +79,12 @@ def segment(
     save_samples: Annotated[
         bool, typer.Option("--save-samples", help="Write every sample as a label map.")
     ] = False,
+    rtstruct: Annotated[
+        bool, typer.Option("--rtstruct", help="Also contours, on the slices of a DICOM input.")
+    ] = False,
+    seg: Annotated[
+        bool, typer.Option("--seg", help="Also DICOM-SEG, on the voxels of a DICOM input.")
+    ] = False,
     model: Annotated[
         Path | None, typer.Option(help="Another model file (see `tumoar train combine`).")
     ] = None,
@@ -119,6 +125,7 @@ def segment(
     with Watch(as_json=json, quiet=quiet, verbose=verbose) as watch:
         images, digests = read(files, use_form, watch)
         case = assembled(images, flair2, reference, not no_register, stripped)
+        drawn_on = series_among(files, case.reference) if rtstruct or seg else None
         if exclude is not None:
             from dataclasses import replace
 
@@ -142,6 +149,8 @@ def segment(
             watch.say("dry run: everything is in order, nothing was written")
             return
         result = execute(case, chosen, request, watch, known_tumor)
+        if drawn_on is not None:
+            to_dicom(output, drawn_on, rtstruct, seg, watch)
         if result is None:
             return
         state = finished(result, output, watch)
@@ -252,6 +261,31 @@ def _image(path: Path, use_form: UseForm | None) -> Image:
     from tumoar.io.images import read_image
 
     return read_image(path, use_form=None if use_form is None else use_form.value)
+
+
+def series_among(files: dict[str, Path], reference: str) -> Path:
+    """The input to draw on: the reference if it is a DICOM series, else the first that is."""
+    from tumoar.io.images import is_series
+
+    for name in (reference, *files):
+        if name in files and is_series(files[name]):
+            return files[name]
+    raise UsageError(
+        "export",
+        "no DICOM series to draw on",
+        do="give one of the images as a DICOM folder, or use `tumoar export --reference`",
+    )
+
+
+def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> None:
+    """Add RTSTRUCT and SEG files to the result."""
+    from tumoar.io.export import export
+    from tumoar.io.images import series_at
+
+    done = watch.stage("dicom")
+    for name in export(out, series_at(path), rtstruct=rtstruct, seg=seg):
+        watch.say(f"{out.name}/{name}: automatic, unreviewed")
+    done()
 
 
 def ablate_contrasts(whole: Segmentation, request: Request, model: Model, watch: Watch) -> None:

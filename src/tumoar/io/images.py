@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tumoar.errors import GeometryError
+from tumoar.errors import GeometryError, UnreadableFileError
 from tumoar.image import Image
 from tumoar.io.nifti import read_nifti
 from tumoar.io.nifti_header import SPACING, Form
@@ -35,14 +35,28 @@ def read_image(path: str | Path, *, use_form: Form | None = None) -> Image:
 
 def read_scan(path: str | Path, *, use_form: Form | None = None) -> Scan:
     """As `read_image`, with what is needed to tell patients and inputs apart."""
-    folder, which = _series_path(Path(path))
-    if folder is None:
+    if _series_path(Path(path))[0] is None:
         image = read_nifti(path, use_form=use_form)
         return Scan(image, hashlib.sha256(Path(path).read_bytes()).hexdigest())
-    from tumoar.io.dicom import digest_of, only_series
+    from tumoar.io.dicom import digest_of
 
-    series = only_series(folder, which)
+    series = series_at(path)
     return Scan(read_whole(series), digest_of(series), series.person)
+
+
+def series_at(path: str | Path) -> Series:
+    """The series of a folder, or of FOLDER#2."""
+    from tumoar.io.dicom import only_series
+
+    folder, which = _series_path(Path(path))
+    if folder is None:
+        raise UnreadableFileError("B1", "no such folder", file=path, do="give a folder with a DICOM series")
+    return only_series(folder, which)
+
+
+def is_series(path: str | Path) -> bool:
+    """Whether a path names a folder, so a series, rather than a file."""
+    return _series_path(Path(path))[0] is not None
 
 
 def read_whole(series: Series) -> Image:

@@ -32,6 +32,7 @@ from tumoar.result import Segmentation, exclusive, organ_mask
 MANIFEST = "run.json"
 REPORT = "report.html"
 FORMAT = "tumoar result"
+ANATOMY = "_anatomy.nii.gz"  # of a sample
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,15 @@ def read_manifest(out: Path) -> dict[str, Any]:
 
 def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """One more table in a finished result, and in its manifest."""
-    manifest = read_manifest(out)
+    read_manifest(out)
     write_table(out / name, rows)
-    manifest["files"] |= {name: hashlib.sha256((out / name).read_bytes()).hexdigest()}
+    add_files(out, [name])
+
+
+def add_files(out: Path, names: Iterable[str]) -> None:
+    """Files that were added to a finished result, or changed by us, into its manifest."""
+    manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+    manifest["files"] |= {n: hashlib.sha256((out / n).read_bytes()).hexdigest() for n in names}
     replace_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
@@ -188,11 +195,12 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
 
 
 def _write_samples(folder: Path, result: Segmentation) -> None:
-    """The exclusive label map of every sample, at the 1 mm voxels of the model: nothing is interpolated."""
+    """Label maps of every sample, at the 1 mm voxels of the model: tumor over anatomy, and anatomy alone."""
     folder.mkdir()
     for number, sample in enumerate(result.tally.drawn(), 1):
-        path = folder / f"sample_{number:03}.nii.gz"
-        write_nifti(path, exclusive(result.table, sample), result.case.grid)
+        name = f"sample_{number:03}"
+        write_nifti(folder / f"{name}.nii.gz", exclusive(result.table, sample), result.case.grid)
+        write_nifti(folder / f"{name}{ANATOMY}", result.table.indices[sample.l], result.case.grid)
 
 
 def _require_sides(work: Path, result: Segmentation, main: Delivered) -> None:

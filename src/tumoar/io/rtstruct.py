@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from pydicom import Dataset
 
-from tumoar.contours import Outline
+from tumoar.contours import Outline, common_spacing
 from tumoar.errors import UnreadableFileError
 from tumoar.io.dicom_file import open_dicom, refusing
 from tumoar.io.nifti import printable
@@ -32,7 +32,7 @@ class StructureSet:
 
 
 def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSet:
-    """Read a structure set; `spacing` (mm) is that of the slices, where the images are at hand."""
+    """Read a structure set; `spacing` (mm) is that of the slices, else the least distance of any contours."""
     path = Path(path)
     data = open_dicom(path)
     if data.SOPClassUID != RTSTRUCT:
@@ -40,15 +40,18 @@ def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSe
     with refusing(path):
         rows = {int(row.ROINumber): row for row in data.get("StructureSetROISequence", [])}
         outlines = [
-            _outline(contour, rows[int(contour.ReferencedROINumber)], spacing)
+            _outline(contour, rows[int(contour.ReferencedROINumber)])
             for contour in data.get("ROIContourSequence", [])
             if contour.get("ContourSequence")
         ]
         frames = {str(row.ReferencedFrameOfReferenceUID) for row in rows.values()}
-    return StructureSet(tuple(o for o in outlines if o.polygons), frames.pop() if len(frames) == 1 else None)
+    drawn = [o for o in outlines if o.polygons]
+    common = spacing or common_spacing(drawn)
+    frame = frames.pop() if len(frames) == 1 else None
+    return StructureSet(tuple(replace(o, spacing=common) for o in drawn), frame)
 
 
-def _outline(contours: Dataset, row: Dataset, spacing: float | None) -> Outline:
+def _outline(contours: Dataset, row: Dataset) -> Outline:
     polygons = [
         _decimals(c).reshape(-1, 3) * [-1.0, -1.0, 1.0]
         for c in contours.ContourSequence
@@ -56,7 +59,7 @@ def _outline(contours: Dataset, row: Dataset, spacing: float | None) -> Outline:
     ]
     follows_voxels = VOXEL_EDGES in str(row.get("ROIDescription", ""))
     kept = tuple(p for p in polygons if len(p) >= 3)
-    return Outline(printable(str(row.get("ROIName", "")))[:64], kept, spacing, follows_voxels)
+    return Outline(printable(str(row.get("ROIName", "")))[:64], kept, slabs=follows_voxels)
 
 
 def _decimals(contour: Dataset) -> Points:

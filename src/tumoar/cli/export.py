@@ -1,0 +1,38 @@
+"""`tumoar export`: a finished result as DICOM for a planning system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tumoar.errors import UsageError
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="A finished result.", show_default=False)],
+    reference: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR", help="The series to draw on, as a folder or FOLDER#2.", show_default=False
+        ),
+    ],
+    rtstruct: Annotated[bool, typer.Option("--rtstruct", help="Contours (RTSTRUCT).")] = False,
+    seg: Annotated[bool, typer.Option("--seg", help="Voxels (DICOM-SEG).")] = False,
+    smooth: Annotated[
+        bool, typer.Option("--smooth", help="Round off the contours, keeping their areas.")
+    ] = False,
+    trust_headers: Annotated[
+        bool, typer.Option("--trust-headers", help="Believe that the series shares the result's coordinates.")
+    ] = False,
+) -> None:
+    """Write RTSTRUCT or DICOM-SEG files on the slices of a series."""
+    if not rtstruct and not seg:
+        raise UsageError("export", "nothing to write", do="give --rtstruct, --seg or both")
+    from tumoar.io.export import export as run
+    from tumoar.io.images import series_at
+
+    names = run(folder, series_at(reference), rtstruct=rtstruct, seg=seg, smooth=smooth, trust=trust_headers)
+    for name in names:
+        typer.echo(f"{folder.name}/{name}: automatic, unreviewed")

@@ -1,0 +1,143 @@
+"""DICOM segmentations: masks on the very voxels of a series, written by highdicom and read back."""
+
+from __future__ import annotations
+
+import os
+import uuid
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from pydicom import Dataset
+
+from tumoar import __version__
+from tumoar.errors import IntegrityError, TumoarError, not_written
+from tumoar.image import Grid
+from tumoar.io.dicom import Series, grid_of
+from tumoar.io.dicom_file import open_dicom, pixels_of
+from tumoar.io.rois import MANUFACTURER, STUDY, UNREVIEWED, Roi, uid
+
+ANATOMY, LESION = "AnatomicalStructure", "MorphologicallyAbnormalStructure"
+EMPTY_IF_ABSENT = (*STUDY, "PositionReferenceIndicator")
+
+
+def write_seg(path: str | Path, rois: Sequence[Roi], series: Series, *, key: str = "") -> None:
+    """Write structures as one segment each (empty ones are left out), or nothing at all."""
+    path = Path(path)
+    grid, _ = grid_of(series)
+    there = [roi for roi in rois if roi.mask.any()]
+    if not there:
+        return
+    data = _segmentation(there, series, key)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            data.save_as(temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        _require_same(temporary, there, grid, path.name)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise not_written("cannot write", error, path.name) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _segmentation(rois: Sequence[Roi], series: Series, key: str) -> Dataset:
+    import highdicom as hd
+    from pydicom.sr.codedict import codes
+
+    _, slices = grid_of(series)
+    paths = list(dict.fromkeys(s.path for s in slices))
+    sources = [_source(series.headers[p]) for p in paths]
+    own = "seg", key, series.uid, ",".join(roi.name for roi in rois)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they quote values of the series
+        algorithm = hd.AlgorithmIdentificationSequence(
+            "tumoar", codes.cid7162.ArtificialIntelligence, __version__
+        )
+        descriptions = [
+            hd.seg.SegmentDescription(
+                segment_number=number,
+                segment_label=roi.name,
+                segmented_property_category=getattr(codes.SCT, LESION if roi.kind != "ORGAN" else ANATOMY),
+                segmented_property_type=hd.sr.CodedConcept(
+                    roi.code.value if roi.code else "91723000",
+                    "SCT",
+                    roi.code.meaning if roi.code else "Anatomical Structure",
+                ),
+                algorithm_type="AUTOMATIC",
+                algorithm_identification=algorithm,
+                tracking_id=f"{roi.name} {UNREVIEWED}",
+                tracking_uid=uid("track", roi.name, *own),
+                display_color=hd.color.CIELabColor.from_rgb(*roi.rgb),
+            )
+            for number, roi in enumerate(rois, 1)
+        ]
+        # Frames in the order of the sources: slices of one file each, or the frames of a single file.
+        order = [k for p in paths for k in _frames(slices, p)]
+        values = np.stack([roi.mask.transpose(2, 1, 0)[order] for roi in rois], -1).astype(np.uint8)
+        return hd.seg.Segmentation(
+            source_images=sources,
+            pixel_array=values,
+            segmentation_type="BINARY",
+            segment_descriptions=descriptions,
+            series_instance_uid=uid("series", *own),
+            series_number=1,
+            sop_instance_uid=uid("instance", *own),
+            instance_number=1,
+            manufacturer=MANUFACTURER,
+            manufacturer_model_name="tumoar",
+            software_versions=__version__,
+            device_serial_number="0",
+            content_label="AUTO_UNREVIEWED",
+            content_description="automatic, unreviewed",
+            content_creator_name="",
+            series_description="automatic, unreviewed",
+        )
+
+
+def _frames(slices: Sequence[object], path: Path) -> list[int]:
+    """Places in the stack of a file's frames, in the order the file has them."""
+    own = [(s.frame, k) for k, s in enumerate(slices) if s.path == path]  # type: ignore[attr-defined]
+    return [k for _, k in sorted(own)]
+
+
+def _source(header: Dataset) -> Dataset:
+    """The header with what may be empty by the standard but has to be there for highdicom."""
+    whole = Dataset(header)
+    whole.file_meta = header.file_meta
+    for keyword in EMPTY_IF_ABSENT:
+        if keyword not in whole:
+            setattr(whole, keyword, "")
+    return whole
+
+
+def _require_same(written: Path, rois: Sequence[Roi], grid: Grid, name: str) -> None:
+    """Every voxel of every segment, by the positions of the file's own frames."""
+    try:
+        data = open_dicom(written)
+        frames = pixels_of(data, name)
+        shared = data.SharedFunctionalGroupsSequence[0]
+        found = np.zeros((len(rois), *grid.shape), bool)
+        for frame, groups in zip(
+            frames.reshape(-1, *frames.shape[-2:]), data.PerFrameFunctionalGroupsSequence
+        ):
+            corner = np.array(groups.PlanePositionSequence[0].ImagePositionPatient, float) * [-1, -1, 1]
+            index = grid.index(corner)
+            group = groups if "SegmentIdentificationSequence" in groups else shared
+            number = group.SegmentIdentificationSequence[0].ReferencedSegmentNumber
+            if np.abs(index - np.rint(index)).max() > 1e-2 or np.abs(index[:2]).max() > 1e-2:
+                raise ValueError("a frame lies beside its slice")
+            found[number - 1, :, :, round(index[2])] = frame.T > 0
+        for roi, mask in zip(rois, found):
+            if not np.array_equal(mask, roi.mask):
+                raise ValueError(f"{roi.name}: {np.count_nonzero(mask != roi.mask)} voxels differ")
+    except (TumoarError, ValueError, AttributeError, IndexError) as error:
+        raise IntegrityError(
+            "written", "written segments are not the structures", file=name, found=str(error)
+        ) from error

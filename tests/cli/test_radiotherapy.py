@@ -1,0 +1,133 @@
+"""From a result to DICOM files and doses, through the commands; nobody's name leaves the DICOM files."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small_head
+from rt_files import PLANTED, write_rtdose, write_series
+from small_run import CONFIG, MODEL
+
+from tumoar import pipeline as line
+from tumoar.cli import main
+from tumoar.cli.run import Request, execute
+from tumoar.cli.watch import Watch
+from tumoar.image import Grid
+from tumoar.inference.affine import AffineResult
+from tumoar.io.results import Options, read_manifest
+from tumoar.report import read_data
+
+N = small_head.SIZE
+FLIP = np.array([[-1.0, 0, 0, N - 1], [0, -1, 0, N - 1], [0, 0, 1, 0], [0, 0, 0, 1]])
+
+
+def call(capfd, *arguments):
+    with pytest.raises(SystemExit) as end:
+        main([str(a) for a in arguments])
+    out, err = capfd.readouterr()
+    assert "Traceback" not in err
+    assert not any(planted in out + err for planted in PLANTED)
+    return end.value.code, out, err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A result with its samples, its T1c as a series, a dose that rises from left to right."""
+    path = tmp_path_factory.mktemp("rt")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {"gain": 0.5}))
+        request = Request(path / "out", CONFIG, 3, options=Options(samples=True))
+        case = small_head.case()  # with noise, so that the samples differ
+        noise = 0.3 * np.random.default_rng(1).standard_normal(case.D.shape)
+        case = replace(case, D=(case.D + noise).astype(np.float32))
+        execute(case, MODEL, request, Watch(quiet=True))
+    values = np.random.default_rng(0).integers(0, 2000, (N, N, N)).astype(float)
+    write_series(path / "t1c", values, Grid((N, N, N), FLIP), frame="1.2.1")
+    grid = Grid((20, 20, 20), np.diag([3.0, 3.0, 3.0, 1.0]) @ np.diag([-1, -1, 1, 1.0]) + _at(55, 55, -2))
+    gray = np.broadcast_to(30 + grid.world(np.stack(np.indices(grid.shape), -1))[..., 0], grid.shape)
+    write_rtdose(path / "RD.dcm", gray, grid, "1.2.1")
+    write_rtdose(path / "elsewhere.dcm", gray, grid, "1.2.9")
+    return path
+
+
+def _at(x, y, z):
+    out = np.zeros((4, 4))
+    out[:3, 3] = x, y, z
+    return out
+
+
+def rows(path):
+    with open(path, encoding="utf-8") as file:
+        return {(r["name"], r["from"]): r for r in csv.DictReader(file, delimiter="\t")}
+
+
+def test_export_then_dose(folder, capfd):
+    out = folder / "out"
+    code, told, err = call(capfd, "export", out, "--rtstruct", "--seg", "--reference", folder / "t1c")
+    assert code == 0, err
+    assert told.splitlines() == [f"out/dicom/{n}.dcm: automatic, unreviewed" for n in ("RTSTRUCT", "SEG")]
+    drawn = out / "dicom" / "RTSTRUCT.dcm"
+    code, told, err = call(capfd, "dose", out, "--dose", folder / "RD.dcm", "--reference", drawn)
+    assert code == 0, err
+    figures = rows(out / "dose.tsv")
+    for name in ("GTV", "Edema", "Brain"):
+        ours, contours = figures[name, "result"], figures[name, "reference"]
+        for key in ("volume_cm3", "mean_Gy", "D5_Gy", "D50_Gy", "D95_Gy"):
+            assert float(ours[key]) == pytest.approx(float(contours[key]), rel=0.004)
+        assert float(ours["mean_p05"]) - 0.3 <= float(ours["mean_Gy"]) <= float(ours["mean_p95"]) + 0.3
+    # The tumor lies 31 mm from the left border: 30 Gy there and 1 Gy per mm
+    assert float(figures["GTV", "result"]["mean_Gy"]) == pytest.approx(61, abs=0.7)
+    assert figures["OpticChiasm", "result"]["mean_Gy"] == "nan"
+    manifest = read_manifest(out)
+    assert {"dose.tsv", "dvh.png", "dvh.svg", "limits.tsv", "report.html"} <= set(manifest["files"])
+    curves = {c["name"]: c for c in read_data((out / "report.html").read_text(encoding="utf-8"))["dose"]}
+    assert {"GTV", "Edema", "Brain"} <= set(curves)
+    widths = [np.array(c["high"]) - np.array(c["low"]) for c in curves.values()]
+    assert min(w.min() for w in widths) >= 0
+    assert max(w.max() for w in widths) > 0
+
+
+def test_nobody_is_named_outside_the_dicom_files(folder, capfd):
+    call(capfd, "export", folder / "out", "--rtstruct", "--seg", "--reference", folder / "t1c")
+    call(capfd, "dose", folder / "out", "--dose", folder / "RD.dcm", "-o", folder / "doses")
+    files = [p for f in ("out", "doses") for p in (folder / f).rglob("*") if p.is_file()]
+    assert any(p.suffix == ".dcm" for p in files)
+    for path in files:
+        held = [planted for planted in PLANTED if planted.encode() in path.read_bytes()]
+        assert bool(held) == (path.suffix == ".dcm"), path.name
+
+
+def test_limits_of_ones_own(folder, capfd, tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        '[[limit]]\nstructure = "Brain"\nmetric = "mean"\nlimit = 5\n'
+        '[[limit]]\nstructure = "GTV"\nmetric = "D0.03cc"\nlimit = 60\nhard = 90\n'
+        '[[limit]]\nstructure = "Edema"\nmetric = "V70"\nlimit = 50\n'
+    )
+    arguments = ("dose", folder / "out", "--dose", folder / "RD.dcm", "-o", tmp_path / "doses")
+    code, told, _ = call(capfd, *arguments, "--limits", tmp_path / "mine.toml")
+    assert code == 0
+    lights = [text.split()[:3] for text in told.splitlines() if text.startswith(("green", "amber", "red"))]
+    assert lights == [["red", "Brain", "mean"], ["amber", "GTV", "D0.03cc"], ["green", "Edema", "V70"]]
+    assert "above it in 100 % of the samples" in told
+    (tmp_path / "mine.toml").write_text('[[limit]]\nstructure = "Brain"\nmetric = "D0.03"\n')
+    code, _, err = call(capfd, *arguments, "--limits", tmp_path / "mine.toml")
+    assert (code, err.split()[0]) == (2, "E2-limits")
+
+
+def test_refusals(folder, capfd):
+    out = folder / "out"
+    drawn = out / "dicom" / "RTSTRUCT.dcm"
+    call(capfd, "export", out, "--rtstruct", "--reference", folder / "t1c")
+    for arguments, code, id in [
+        (["export", out, "--reference", folder / "t1c"], 2, "E2-export"),
+        (["export", out, "--rtstruct", "--reference", folder / "nowhere"], 3, "E3-B1"),
+        (["dose", drawn, "--dose", folder / "elsewhere.dcm"], 4, "E4-B33"),
+        (["dose", drawn, "--dose", drawn], 3, "E3-dose"),
+        (["dose", folder / "RD.dcm", "--dose", folder / "RD.dcm"], 3, "E3-rtstruct"),
+        (["segment", "--t1c", folder / "out" / "segmentation.nii.gz", "-o", "x", "--rtstruct"], 5, "E5-B29"),
+    ]:
+        found, _, err = call(capfd, *arguments)
+        assert (found, err.splitlines()[-1].split()[0]) == (code, id)

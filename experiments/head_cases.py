@@ -37,7 +37,8 @@ def read_head(name: str, cache: Path) -> tuple[np.ndarray, np.ndarray, Grid]:
     image = nib.as_closest_canonical(nib.load(DATA / "heads" / f"head_{name}.nii.gz"))
     source = np.asarray(image.dataobj).astype(np.int16)
     grid = Grid(source.shape, image.affine)
-    kept = cache / f"head_{name}.npy"
+    made_by = ("data/heads.toml", "data/labels.toml", "train/prepare.py", "train/orbits.py")
+    kept = cache / f"head_{name}_{digest(__file__, made_by)}.npy"
     if not kept.exists():
         np.save(kept, prepare(source, grid, default_heads(), LABELS, name=name))
     return np.load(kept), source, grid

@@ -13,10 +13,20 @@ import numpy.typing as npt
 from tumoar import image, result
 from tumoar.assemble import build_case
 from tumoar.config import Config
-from tumoar.io.images import read_scans
+from tumoar.deliver import deliver
+from tumoar.dose import Dvh, Sampled, dvh, pieces_of_mask, thinned
+from tumoar.errors import GeometryError
+from tumoar.inference.gibbs import Votes
+from tumoar.io.dicom import grid_of
+from tumoar.io.dose import read_dose
+from tumoar.io.export import frame_digest
+from tumoar.io.images import read_scans, series_at
 from tumoar.io.models import default_model, load_model
 from tumoar.io.nifti import read_nifti
 from tumoar.io.results import read_manifest, replace_text
+from tumoar.io.rois import Roi, look_of
+from tumoar.io.rtstruct_write import write_rtstruct
+from tumoar.io.structures import require_frame
 from tumoar.labels import Organ, default_labels
 from tumoar.model import generative
 from tumoar.pipeline import Given, Progress
@@ -77,6 +87,35 @@ class Segmentation(result.Segmentation):
         data = report_data(self, notes, {"seed": self.seed, "config": self.config.model_dump(mode="json")})
         replace_text(Path(path), render(data))
 
+    def dvh(self, organ: str, dose: image.Image | str | Path) -> Sampled:
+        """Dose-volume histogram of a structure, and of its samples where they were kept."""
+        field = dose if isinstance(dose, image.Image) else read_dose(dose)
+        require_frame(frame_digest(self.case.grid.frame), field)
+        row, grid = self.table.organ(organ), self.case.grid
+
+        def curve(votes: Votes) -> Dvh:
+            mask = result.organ_mask(self.table, row, votes)
+            return thinned(dvh(pieces_of_mask(image.Image(mask.astype(np.uint8), grid)), field))
+
+        return Sampled(curve(self.votes), tuple(curve(votes) for votes in self.tally.drawn()))
+
+    def to_rtstruct(self, reference: str | Path, path: str | Path, *, smooth: bool = False) -> None:
+        """Write contours on the slices of a series that was segmented (see `tumoar export` for others)."""
+        series = series_at(reference)
+        grid, _ = grid_of(series)
+        name = next((given.name for given in self.case.inputs if given.grid == grid), None)
+        if name is None:
+            raise GeometryError(
+                "B33", "the series is none of the images that were segmented", found=series.name
+            )
+        votes = deliver(self, name).votes
+        rois = [
+            Roi(organ.name, organ.kind, color, result.organ_mask(self.table, organ, votes), code)
+            for organ in self.table.organs
+            for color, code in [look_of(self.table, organ)]
+        ]
+        write_rtstruct(path, rois, series, smooth=smooth)
+
 
 def segment(
     case: image.Case,
@@ -86,9 +125,11 @@ def segment(
     seed: int = 0,
     given: Given | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
+    keeps_samples: bool = False,
 ) -> Segmentation:
     """Labels of one patient; the model in the package unless another is given."""
-    found = _segment(case, model or default_model(), config, seed=seed, given=given, watch=watch)
+    chosen = model or default_model()
+    found = _segment(case, chosen, config, seed=seed, given=given, watch=watch, keeps_samples=keeps_samples)
     out: Segmentation = _as(Segmentation, found)
     return out
 

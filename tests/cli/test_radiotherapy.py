@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small_head
+from pydicom import dcmread
 from rt_files import PLANTED, write_rtdose, write_series
 from small_run import CONFIG, MODEL
 
@@ -131,3 +132,32 @@ def test_refusals(folder, capfd):
     ]:
         found, _, err = call(capfd, *arguments)
         assert (found, err.splitlines()[-1].split()[0]) == (code, id)
+
+
+def test_targets_are_part_of_everything(folder, capfd):
+    from tumoar.io.margins import add_margins
+    from tumoar.margins import Margins
+
+    add_margins(folder / "out", Margins(6, 2))
+    call(capfd, "export", folder / "out", "--rtstruct", "--smooth", "--reference", folder / "t1c")
+    call(
+        capfd,
+        "dose",
+        folder / "out" / "dicom" / "RTSTRUCT.dcm",
+        "--dose",
+        folder / "RD.dcm",
+        "-o",
+        folder / "t",
+    )
+    call(capfd, "dose", folder / "out", "--dose", folder / "RD.dcm", "-o", folder / "u")
+    drawn, kept = rows(folder / "t" / "dose.tsv"), rows(folder / "u" / "dose.tsv")
+    volumes = [float(kept[name, "result"]["volume_cm3"]) for name in ("GTV", "CTV", "PTV")]
+    assert volumes[0] < volumes[1] < volumes[2]
+    for name in ("CTV", "PTV"):
+        smooth, sharp = drawn[name, "structures"], kept[name, "result"]
+        assert float(smooth["mean_Gy"]) == pytest.approx(float(sharp["mean_Gy"]), abs=0.3)
+    types = {
+        o.RTROIInterpretedType
+        for o in dcmread(folder / "out" / "dicom" / "RTSTRUCT.dcm").RTROIObservationsSequence
+    }
+    assert {"GTV", "CTV", "PTV", "ORGAN"} <= types

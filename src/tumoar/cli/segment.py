@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tumoar.cli.watch import Watch
     from tumoar.config import Config
     from tumoar.image import Case, Image
+    from tumoar.margins import Margins
     from tumoar.model.generative import Model
     from tumoar.result import Segmentation
 
@@ -79,6 +80,9 @@ def segment(
     save_samples: Annotated[
         bool, typer.Option("--save-samples", help="Write every sample as a label map.")
     ] = False,
+    margins: Annotated[
+        str | None, typer.Option(metavar="ctv=20,ptv=3", help="Also targets: GTV grown in the brain, mm.")
+    ] = None,
     rtstruct: Annotated[
         bool, typer.Option("--rtstruct", help="Also contours, on the slices of a DICOM input.")
     ] = False,
@@ -115,6 +119,7 @@ def segment(
     from tumoar.cli.run import Request, execute, finished, held, mask_on, require_memory
     from tumoar.cli.watch import Watch
     from tumoar.io.results import Options
+    from tumoar.margins import parse_margins
 
     chosen = load(model)
     names = tuple(structures.split(",")) if structures else ()
@@ -122,6 +127,9 @@ def segment(
         if name not in [o.name for o in chosen.labels.organs]:
             known = ", ".join(o.name for o in chosen.labels.organs)
             raise UsageError("structures", f"no structure '{name}'", do=f"use {known}")
+    targets = parse_margins(margins) if margins else None
+    if targets and names and not {"GTV", "Brain"} <= set(names):
+        raise UsageError("margins", "margins need GTV and Brain", do="add them to --structures")
     with Watch(as_json=json, quiet=quiet, verbose=verbose) as watch:
         images, digests = read(files, use_form, watch)
         case = assembled(images, flair2, reference, not no_register, stripped)
@@ -149,6 +157,8 @@ def segment(
             watch.say("dry run: everything is in order, nothing was written")
             return
         result = execute(case, chosen, request, watch, known_tumor)
+        if targets is not None:
+            add_targets(output, targets, watch)
         if drawn_on is not None:
             to_dicom(output, drawn_on, rtstruct, seg, watch)
         if result is None:
@@ -275,6 +285,14 @@ def series_among(files: dict[str, Path], reference: str) -> Path:
         "no DICOM series to draw on",
         do="give one of the images as a DICOM folder, or use `tumoar export --reference`",
     )
+
+
+def add_targets(out: Path, margins: Margins, watch: Watch) -> None:
+    """Add CTV and PTV to the result."""
+    from tumoar.io.margins import add_margins
+
+    for row in add_margins(out, margins):
+        watch.say(f"{row['name']} {row['outlined_cm3']} cm³: {row['how']}")
 
 
 def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> None:

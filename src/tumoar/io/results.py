@@ -113,9 +113,9 @@ def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     add_files(out, [name])
 
 
-def add_files(out: Path, names: Iterable[str]) -> None:
-    """Files that were added to a finished result, or changed by us, into its manifest."""
-    manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+def add_files(out: Path, names: Iterable[str], **more: Any) -> None:
+    """Files that were added to a finished result, or changed by us, into its manifest, and `more` beside."""
+    manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8")) | more
     manifest["files"] |= {n: hashlib.sha256((out / n).read_bytes()).hexdigest() for n in names}
     replace_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 

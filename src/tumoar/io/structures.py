@@ -41,7 +41,7 @@ def dosed(path: Path, dose: Image) -> list[Dosed]:
 
 def _of_file(path: Path, dose: Image) -> Iterator[Dosed]:
     read = read_rtstruct(path)
-    _require_frame(frame_digest(read.frame), dose)
+    require_frame(frame_digest(read.frame), dose)
     colors = {organ.name: look_of(default_labels(), organ)[0] for organ in default_labels().organs}
     for number, outline in enumerate(read.outlines):
         color = colors.get(outline.name, PALETTE[number % len(PALETTE)])
@@ -50,11 +50,11 @@ def _of_file(path: Path, dose: Image) -> Iterator[Dosed]:
 
 def _of_result(out: Path, dose: Image) -> Iterator[Dosed]:
     manifest = read_manifest(out)
-    _require_frame(_reference_frame(manifest), dose)
+    require_frame(_reference_frame(manifest), dose)
     samples = _sampled(out, dose)
     table = default_labels()
     known = {organ.name: organ for organ in table.organs}
-    for row in manifest["volumes"]:
+    for row in (*manifest["volumes"], *manifest.get("margins", ())):
         name = row["name"]
         image = read_nifti(out / "structures" / f"{name}.nii.gz")
         color = look_of(table, known[name if name in known else "GTV"])[0]
@@ -82,7 +82,7 @@ def _reference_frame(manifest: dict[str, Any]) -> str:
     return str(given[0].get("frame", "")) if given else ""
 
 
-def _require_frame(ours: str, dose: Image) -> None:
+def require_frame(ours: str, dose: Image) -> None:
     """Dose and structures in one frame of reference, where both tell theirs."""
     theirs = frame_digest(dose.grid.frame)
     if ours and theirs and ours != theirs:

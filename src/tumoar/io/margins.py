@@ -1,0 +1,51 @@
+"""Targets added to a finished result: CTV and PTV on the voxels of its reference image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.image import Grid
+from tumoar.io.nifti import read_nifti, write_nifti
+from tumoar.io.results import add_files, read_manifest, write_table
+from tumoar.labels import default_labels
+from tumoar.margins import Margins, grown, grown_within, ventricles
+
+TABLE = "margins.tsv"
+
+
+def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
+    """Write structures/CTV.nii.gz and PTV.nii.gz and their table; returns its rows."""
+    read_manifest(out)
+    labels = read_nifti(out / "segmentation.nii.gz")
+    grid, table = labels.grid, default_labels()
+    target, brain = (_mask(out, name) for name in ("GTV", "Brain"))
+    rows: list[dict[str, Any]] = []
+    if margins.ctv is not None:
+        fluid = np.asarray(labels.data) == table.structures[table.l("CSF")].index
+        inside = brain & ~ventricles(brain, fluid, grid.spacing)
+        target = grown_within(target, inside, margins.ctv, grid.spacing)
+        how = f"GTV + {margins.ctv:g} mm in the brain, not across ventricles; falx and tentorium not known"
+        rows.append(_row(out, "CTV", margins.ctv, target, grid, how))
+    if margins.ptv is not None:
+        target = grown(target, margins.ptv, grid.spacing)
+        how = f"{'CTV' if margins.ctv is not None else 'GTV'} + {margins.ptv:g} mm"
+        rows.append(_row(out, "PTV", margins.ptv, target, grid, how))
+    write_table(out / TABLE, rows)
+    add_files(out, [TABLE, *(f"structures/{row['name']}.nii.gz" for row in rows)], margins=rows)
+    return rows
+
+
+def _mask(out: Path, name: str) -> npt.NDArray[np.bool_]:
+    return np.asarray(read_nifti(out / "structures" / f"{name}.nii.gz").data, np.uint8) > 0
+
+
+def _row(
+    out: Path, name: str, mm: float, mask: npt.NDArray[np.bool_], grid: Grid, how: str
+) -> dict[str, Any]:
+    write_nifti(out / "structures" / f"{name}.nii.gz", mask.astype(np.uint8), grid)
+    cm3 = round(float(mask.sum()) * grid.voxel_volume / 1000, 4)
+    return {"name": name, "margin_mm": mm, "outlined_cm3": cm3, "how": how}

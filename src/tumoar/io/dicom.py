@@ -29,6 +29,7 @@ from tumoar.io.dicom_file import (
     vector,
 )
 from tumoar.io.nifti import MAX_BYTES
+from tumoar.io.rois import STUDY
 
 CLASSES = {
     "1.2.840.10008.5.1.4.1.1.2": "CT",
@@ -59,6 +60,7 @@ class Slice:
     pair: Vector  # (2, 3)
     spacing: Vector  # between rows, between columns
     size: tuple[int, int]  # rows, columns
+    bits: int
     slope: float
     intercept: float
 
@@ -130,6 +132,9 @@ def _series(members: Sequence[tuple[Path, Dataset]]) -> Series:
     path, first = members[0]
     with refusing(path):
         slices = tuple(s for p, data in members for s in _slices(p, data))
+        for _, data in members:
+            for keyword in (*STUDY, "SeriesInstanceUID", "SOPInstanceUID", "SpecificCharacterSet"):
+                data.get(keyword)  # decoded now, within reach of a refusal
         frames = {str(d.get("FrameOfReferenceUID") or "") for _, d in members}
         people = {tuple(_plain_text(d.get(k)) for k in PERSON) for _, d in members}
         order = int(first.get("SeriesNumber") or 0)
@@ -151,8 +156,9 @@ def _plain_text(value: object) -> str:
 
 def _slices(path: Path, data: Dataset) -> Iterator[Slice]:
     size = int(number(data, "Rows", path.name)), int(number(data, "Columns", path.name))
+    bits = int(number(data, "BitsAllocated", path.name))
     if "PerFrameFunctionalGroupsSequence" not in data:
-        yield _slice(path, 0, data, data, data, data, size)
+        yield _slice(path, 0, data, data, data, data, size, bits)
         return
     shared = data.get("SharedFunctionalGroupsSequence") or [Dataset()]
 
@@ -171,6 +177,7 @@ def _slices(path: Path, data: Dataset) -> Iterator[Slice]:
             group(frame, "PixelMeasuresSequence"),
             group(frame, "PixelValueTransformationSequence"),
             size,
+            bits,
         )
 
 
@@ -182,6 +189,7 @@ def _slice(
     measures: Dataset,
     scale: Dataset,
     size: tuple[int, int],
+    bits: int,
 ) -> Slice:
     has_scale = "RescaleSlope" in scale
     return Slice(
@@ -191,6 +199,7 @@ def _slice(
         directions(turn, path.name),
         vector(measures, "PixelSpacing", 2, path.name),
         size,
+        bits,
         number(scale, "RescaleSlope", path.name) if has_scale else 1.0,
         number(scale, "RescaleIntercept", path.name) if has_scale else 0.0,
     )
@@ -298,7 +307,7 @@ def read_series(series: Series) -> Image:
     if 4 * int(np.prod(grid.shape)) > MAX_BYTES:
         raise ResourceError("B6", "image too large", found=series.name)
     is_whole = all(s.slope == 1 and s.intercept == int(s.intercept) for s in slices)
-    is_whole &= all(int(h.get("BitsAllocated") or 32) <= 16 for h in series.headers.values())
+    is_whole &= all(s.bits <= 16 for s in slices)
     out = np.empty((len(slices), *slices[0].size), np.int32 if is_whole else np.float32)
     frames: tuple[Path, npt.NDArray[np.generic]] | None = None
     for k, s in enumerate(slices):

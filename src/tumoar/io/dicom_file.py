@@ -38,7 +38,8 @@ def open_dicom(path: Path, *, pixels: bool = True) -> Dataset:
         if path.stat().st_size > MOST_BYTES:
             raise UnreadableFileError("B48", "DICOM file too large", file=path.name, do=COPY_AGAIN)
         data = dcmread(path, stop_before_pixels=not pixels, force=True)
-        if "SOPClassUID" not in data:
+        # Values are decoded when they are asked for: this one here, where what is wrong with it is a refusal.
+        if not str(data.get("SOPClassUID") or ""):
             raise UnreadableFileError("B48", "not a DICOM file", file=path.name, do="check the name")
         return data
 

@@ -89,14 +89,17 @@ def dice(a, b):
 
 
 def picture(model, path):
-    """Middle slices of all filters, strongest first."""
-    order = np.argsort(-np.square(model.w).sum((1, 2, 3)))
-    figure, axes = plt.subplots(5, 8, figsize=(8, 5.2))
+    """Middle slices of all filters that are not zero, strongest first."""
+    strength = np.abs(model.w).sum((1, 2, 3))
+    order = [m for m in np.argsort(-strength, kind="stable") if strength[m]]
+    figure, axes = plt.subplots(-(-len(order) // 8), 8, figsize=(8, 0.7 * -(-len(order) // 8)))
+    for axis in axes.ravel():
+        axis.set_axis_off()
     for axis, m in zip(axes.ravel(), order):
         w = model.w[m]
         limit = np.abs(w).max()
-        axis.imshow(np.concatenate([w[3], w[:, 3]], 1), cmap="RdBu_r", vmin=-limit, vmax=limit)
-        axis.set_axis_off()
+        gap = np.full((len(w), 1), np.nan)
+        axis.imshow(np.hstack([w[3], gap, w[:, 3]]), cmap="RdBu_r", vmin=-limit, vmax=limit)
     figure.tight_layout(pad=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
@@ -170,7 +173,7 @@ def main() -> None:
             "|---|---|---|---|---|---|",
             *(f"| {s} | {k['mm3']} | x {k['volume']} | {k['dice']} | {k['largest_part']} | {k['mrf_dice']} |"
               for s, k in f["kept"].items()), "",
-            "Filters, strongest first, two middle slices each:", "",
+            "Filters that are not zero, strongest first, two middle slices each (red: positive):", "",
             f"![filters](../figures/filters_{name}.png)", "",
             f"Samples: spheres of {' and '.join(f'{x // 1000} cm³' for x in SPHERES)} (left) after {sweeps} "
             "free sweeps, three middle slices:", "", f"![samples](../figures/samples_{name}.png)", "",

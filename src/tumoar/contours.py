@@ -107,7 +107,8 @@ def common_spacing(outlines: Sequence[Outline]) -> float | None:
     for outline in outlines:
         polygons = [np.asarray(p, float) for p in outline.polygons if len(p) >= 3]
         if polygons:
-            depth = np.sort([float((p @ _axes(polygons)[2]).mean()) for p in polygons])
+            normal = _axes(polygons)[2]
+            depth = np.sort([float((p @ normal).mean()) for p in polygons])
             gaps += [float(g) for g in np.diff(depth) if g > SAME_PLANE]
     return min(gaps, default=None)
 

@@ -13,9 +13,10 @@ from small_run import run
 from tumoar.errors import GeometryError
 from tumoar.image import Grid
 from tumoar.io.dicom import digest_of, grid_of, only_series
-from tumoar.io.export import export, frame_digest, rois_on, same_voxels
+from tumoar.io.export import _changed, export, frame_digest, rois_on, same_voxels
 from tumoar.io.nifti import read_nifti
 from tumoar.io.results import Options, read_manifest, write_result
+from tumoar.io.rois import Roi
 from tumoar.io.rtstruct import read_rtstruct
 
 N = small_head.SIZE
@@ -86,7 +87,8 @@ def test_the_very_voxels_are_kept(study):
 
 def test_files_are_added_to_the_result(study):
     out, series = study
-    names = export(out, series["t1c"], rtstruct=True, seg=True)
+    names, notes = export(out, series["t1c"], rtstruct=True, seg=True)
+    assert notes == []
     assert names == ["dicom/RTSTRUCT.dcm", "dicom/SEG.dcm"]
     assert set(names) <= set(read_manifest(out)["files"])
     outlines = {o.name: o for o in read_rtstruct(out / "dicom" / "RTSTRUCT.dcm").outlines}
@@ -101,6 +103,15 @@ def test_a_series_from_elsewhere_is_refused(study):
         rois_on(out, read_manifest(out), series["unknown"])
     assert refusal.value.id == "B33"
     assert rois_on(out, read_manifest(out), series["unknown"], trust=True)
+
+
+def test_voxels_too_coarse_are_told():
+    coarse = Grid((4, 4, 4), np.diag([5.0, 5.0, 5.0, 1.0]))
+    mask = np.zeros(coarse.shape, bool)
+    mask[:2, :2, :2] = True
+    roi = Roi("OpticChiasm", "ORGAN", "#ff3b30", mask)
+    assert _changed({"name": "OpticChiasm", "outlined_cm3": 1.0}, [roi], coarse) is None
+    assert "1.00 cm³ on the voxels" in _changed({"name": "OpticChiasm", "outlined_cm3": 0.4}, [roi], coarse)
 
 
 def test_same_voxels():

@@ -33,6 +33,9 @@ def export(
     from tumoar.io.export import export as run
     from tumoar.io.images import series_at
 
-    names = run(folder, series_at(reference), rtstruct=rtstruct, seg=seg, smooth=smooth, trust=trust_headers)
+    series = series_at(reference)
+    names, notes = run(folder, series, rtstruct=rtstruct, seg=seg, smooth=smooth, trust=trust_headers)
     for name in names:
         typer.echo(f"{folder.name}/{name}: automatic, unreviewed")
+    for note in notes:
+        typer.echo(f"note: {note}")

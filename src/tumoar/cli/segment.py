@@ -301,9 +301,10 @@ def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> 
     from tumoar.io.images import series_at
 
     done = watch.stage("dicom")
-    for name in export(out, series_at(path), rtstruct=rtstruct, seg=seg):
-        watch.say(f"{out.name}/{name}: automatic, unreviewed")
+    names, notes = export(out, series_at(path), rtstruct=rtstruct, seg=seg)
     done()
+    for text in (*(f"{out.name}/{name}: automatic, unreviewed" for name in names), *notes):
+        watch.say(text)
 
 
 def ablate_contrasts(whole: Segmentation, request: Request, model: Model, watch: Watch) -> None:

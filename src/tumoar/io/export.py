@@ -23,16 +23,18 @@ from tumoar.labels import LabelTable, default_labels
 
 FOLDER, RTSTRUCT, SEG = "dicom", "RTSTRUCT.dcm", "SEG.dcm"
 SAME_VOXELS = 0.1  # mm at any corner
+CHANGED = 0.1  # of a volume, on coarser voxels
 
 Matrix = npt.NDArray[np.float64]
 
 
 def export(
     out: Path, series: Series, *, rtstruct: bool, seg: bool, smooth: bool = False, trust: bool = False
-) -> list[str]:
-    """Add RTSTRUCT and SEG files to a finished result; the names of what was written."""
+) -> tuple[list[str], list[str]]:
+    """Add RTSTRUCT and SEG files to a finished result; names of what was written, and notes."""
     manifest = read_manifest(out)
     rois = rois_on(out, manifest, series, trust=trust)
+    notes = [note for row in manifest["volumes"] if (note := _changed(row, rois, grid_of(series)[0]))]
     (out / FOLDER).mkdir(exist_ok=True)
     names = []
     if rtstruct:
@@ -42,7 +44,7 @@ def export(
         write_seg(out / FOLDER / SEG, rois, series, key=manifest.get("key", ""))
         names += [f"{FOLDER}/{SEG}"] if (out / FOLDER / SEG).is_file() else []
     add_files(out, names)
-    return names
+    return names, notes
 
 
 def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bool = False) -> list[Roi]:
@@ -99,6 +101,15 @@ def same_voxels(a: Grid, b: Grid) -> bool:
         return False
     inside = a.index(b.world(corners * (np.array(b.shape) - 1)))
     return bool(np.abs(inside - np.rint(inside)).max() * a.spacing.max() <= SAME_VOXELS)
+
+
+def _changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> str | None:
+    """A sentence where the voxels of the series are too coarse for a structure."""
+    before = float(row["outlined_cm3"])
+    found = [float(r.mask.sum()) * grid.voxel_volume / 1000 for r in rois if r.name == row["name"]]
+    if not found or abs(found[0] - before) <= max(CHANGED * before, 3 * grid.voxel_volume / 1000):
+        return None
+    return f"{row['name']} is {found[0]:.2f} cm³ on the voxels of this series, {before:.2f} cm³ in the result"
 
 
 def _transform(out: Path, name: str, manifest: Mapping[str, Any]) -> Matrix:

@@ -92,10 +92,12 @@ def test_constraints_are_table_3():
         for c in contrasts[name].constraints
     }
     both = ("GWM", "GGM")
-    ours = {  # not in the paper: the chiasm is no fluid
+    ours = {  # not in the paper: the chiasm is no fluid, deep gray matter darker than cortex
         ("T1", "chiasm", None, ">=", round(1 / 1.4, 6), ("GWM",)),
         ("T1c", "chiasm", None, ">=", round(1 / 1.4, 6), ("GWM",)),
         ("T2", "chiasm", None, "<=", 1.4, ("GWM",)),
+        ("T2", "deep gray", None, "<=", 1.0, ("GGM",)),
+        ("FLAIR", "deep gray", None, "<=", 1.0, ("GGM",)),
     }
     assert written - ours == {
         ("FLAIR", "edema", None, ">=", 1.15, both),

@@ -19,13 +19,13 @@ def component(gmm: str) -> int:
     return labels.component_slice(labels.x_named(gmm)).start
 
 
-def test_table_3_gives_twelve_rows_for_t1c_and_flair_and_the_chiasm_two_more():
+def test_table_3_gives_twelve_rows_for_t1c_and_flair_and_our_own_come_on_top():
     A, b = mean_constraints(default_labels(), contrasts("T1c", "FLAIR", "T2", "CT"))
-    assert A.shape == (12 + 2, default_labels().Q * 4)
+    assert A.shape == (12 + 2 + 4, default_labels().Q * 4)
     assert (np.abs(A).sum(1) == 2).all()
     assert (A.sum(1) == 0).all()
     assert sorted(np.round(b, 9)) == sorted(
-        np.round([*np.repeat(-np.log([1.15, 1.0, 1.10, 1.05, 1.05, 1.0]), 2), *np.log([1.4, 1.4])], 9) + 0.0
+        np.round([*np.repeat(-np.log([1.15, 1.0, 1.10, 1.05, 1.05, 1.0]), 2), *np.log([1.4, 1.4, 1, 1, 1, 1])], 9) + 0.0
     )
 
 
@@ -39,6 +39,7 @@ def test_table_3_gives_twelve_rows_for_t1c_and_flair_and_the_chiasm_two_more():
         ("unspecified", "T1c", 1 / 1.05, False),
         ("chiasm", "FLAIR", 1.0, False),
         ("chiasm", "T1c", 1 / 1.4, True),  # ours
+        ("deep gray", "FLAIR", 1.0, False),  # ours
     ],
 )
 def test_each_line_of_table_3_is_met_exactly_at_its_bound(gmm, contrast, factor, above):
@@ -47,14 +48,15 @@ def test_each_line_of_table_3_is_met_exactly_at_its_bound(gmm, contrast, factor,
     mu = np.zeros((default_labels().Q, 2))
     mu[[component("edema"), component("core")]] = 5
     mu[[component("unspecified"), component("chiasm")]] = -5
+    mu[default_labels().component_slice(default_labels().x_named("deep gray"))] = -5
     mu[component("chiasm"), 0] = 5
     mu[component("GWM"), n], mu[component("GGM"), n] = (0.4, 0.3) if gmm == "chiasm" and above else (0.3, 0.4)
-    bound = (0.4 if above else 0.3) + np.log(factor)
+    bound = (0.4 if above or gmm == "deep gray" else 0.3) + np.log(factor)  # GGM alone, the brighter one
     inward = 1e-6 if above else -1e-6
     mu[component(gmm), n] = bound + inward
     assert (A @ mu.ravel() <= b).all()
     mu[component(gmm), n] = bound - inward
-    assert (A @ mu.ravel() <= b).sum() == 12
+    assert (A @ mu.ravel() <= b).sum() == len(b) - 1
 
 
 def test_only_the_first_component_of_core_is_constrained():

@@ -21,7 +21,7 @@ def test_sizes():
     assert labels.K == 17 + 1
     assert labels.in_brain.sum() == 7 + 1
     assert labels.X == 12 + 1
-    assert labels.Q == 21 + labels.G[labels.x(added, 0, 0)]
+    assert labels.Q - labels.G[labels.x(added, 0, 0)] == 21
     assert len(labels.states) == 31 + 3
 
 

@@ -15,10 +15,13 @@ from small_run import CONFIG, MODEL
 from tumoar import pipeline as line
 from tumoar.cli import main
 from tumoar.cli.run import Request, execute
+from tumoar.cli.segment import add_targets, series_among, to_dicom
 from tumoar.cli.watch import Watch
+from tumoar.errors import UsageError
 from tumoar.image import Grid
 from tumoar.inference.affine import AffineResult
 from tumoar.io.results import Options, read_manifest
+from tumoar.margins import Margins
 from tumoar.report import read_data
 
 N = small_head.SIZE
@@ -134,11 +137,18 @@ def test_refusals(folder, capfd):
         assert (found, err.splitlines()[-1].split()[0]) == (code, id)
 
 
-def test_targets_are_part_of_everything(folder, capfd):
-    from tumoar.io.margins import add_margins
-    from tumoar.margins import Margins
+def test_contours_need_a_series_to_be_drawn_on(folder):
+    paths = {"T1c": folder / "out" / "segmentation.nii.gz", "CT": folder / "t1c"}
+    assert series_among(paths, "T1c") == folder / "t1c"
+    with pytest.raises(UsageError, match="no DICOM series"):
+        series_among({"T1c": paths["T1c"]}, "T1c")
 
-    add_margins(folder / "out", Margins(6, 2))
+
+def test_targets_are_part_of_everything(folder, capfd):
+    watch = Watch(quiet=True)
+    add_targets(folder / "out", Margins(6, 2), watch)
+    to_dicom(folder / "out", series_among({"T1c": folder / "t1c"}, "T1c"), True, True, watch)
+    assert sum("automatic, unreviewed" in text for text in watch.lines) == 2
     call(capfd, "export", folder / "out", "--rtstruct", "--smooth", "--reference", folder / "t1c")
     call(
         capfd,

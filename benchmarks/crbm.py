@@ -3,14 +3,17 @@
 The volume is 160x192x160 with a tumor-like blob of 60 cm³ and 0.2 % salt noise. The dense rival is one
 FFT convolution per filter, forward and back, on the box of the smaller region. The core's peak is that of a
 single-precision matrix product on one thread; `peak_ratio` is what a dense method at that peak would take,
-over what the field draw takes. `shipped_*` are the same draws with the trained priors of the package. Prints,
-as its last line, one JSON object.
+over what the field draw takes. `shipped_*` are the same draws with the trained priors of the package. `load` is
+the machine's load when the run began: above 0, other processes shared its cores, and two threads gain less.
+
+Prints, as its last line, one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import numba as nb
@@ -66,6 +69,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     repeats = 1 if options.quick else 5
+    load = os.getloadavg()[0]
     rng = np.random.default_rng(0)
     v, near, brain = case(rng)
     w = gaussian_filter(rng.standard_normal((M, R, R, R)).astype(np.float32), (0, 0.8, 0.8, 0.8))
@@ -93,6 +97,7 @@ def main() -> None:
         for name, region in (("active", near), ("brain", brain)):
             seconds = best(lambda region=region: draw_field(v, region, filters, -0.7, 1), repeats)
             figures[f"{name}_speedup_2_threads"] = figures[f"{name}_s"] / seconds
+    figures |= {"cores": os.cpu_count(), "load": load}
     figures = {k: round(float(x), 4) for k, x in figures.items()}
     if not options.quick:
         rows = [f"| {k} | {x} |" for k, x in figures.items()]

@@ -31,6 +31,9 @@ BLOCK = 8
 SPHERES = (4_000, 12_000)  # mm³, where the samples start
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of held-out volumes: shapes under free sweeps
 BETA = 0.5  # of the MRF beside them
+ABOUT = """Free energy per voxel is lower for whatever has less surface per voxel: dilated shapes and spheres of
+equal volume lie below the true ones, shuffled and eroded shapes above. A shape that stayed what it is would have
+a volume and a Dice near 1 after free sweeps; a prior with surface tension shrinks it."""
 
 
 def shuffled(v, rng):
@@ -132,7 +135,7 @@ def main() -> None:
     options = parser.parse_args()
     n, sweeps = (1, 5) if options.quick else (options.shapes, options.sweeps)
     models, cards = load_models(options.model)
-    figures, lines = {}, ["# What the shape priors have learned", ""]
+    figures, lines = {}, ["# What the shape priors have learned", "", ABOUT, ""]
     for name in options.maps:
         model = models[name]
         train, held = shapes_of(name, cards[name])

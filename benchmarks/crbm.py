@@ -3,8 +3,8 @@
 The volume is 160x192x160 with a tumor-like blob of 60 cm³ and 0.2 % salt noise. The dense rival is one
 FFT convolution per filter, forward and back, on the box of the smaller region. The core's peak is that of a
 single-precision matrix product on one thread; `peak_ratio` is what a dense method at that peak would take,
-over what the field draw takes. `shipped_*` are the same draws with the trained priors of the package. `load` is
-the machine's load when the run began: above 0, other processes shared its cores, and two threads gain less.
+over what the field draw takes. `shipped_*` are the same draws with the trained priors of the package. `load`
+is the machine's load when the run began: above 0, other processes share its cores, and two threads gain less.
 
 Prints, as its last line, one JSON object.
 """

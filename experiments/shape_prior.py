@@ -32,8 +32,8 @@ SPHERES = (4_000, 12_000)  # mm³, where the samples start
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of held-out volumes: shapes under free sweeps
 BETA = 0.5  # of the MRF beside them
 ABOUT = """Free energy per voxel favors whatever has less surface per voxel: dilated shapes and spheres of
-equal volume may lie below the true ones. A shape that stayed what it is would have a volume and a Dice near 1 after
-free sweeps; a prior with surface tension shrinks it. The held-out shapes are all those of the model's card,
+equal volume may lie below the true ones. A shape that stayed what it is would have a volume and a Dice near 1
+after free sweeps; a prior with surface tension shrinks it. The held-out shapes are all those of the model's card,
 also those looked at while training rules were chosen (`SEEN` in `experiments/denoise.py`)."""
 
 

@@ -33,7 +33,7 @@ QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of held-out volumes: shapes under free 
 BETA = 0.5  # of the MRF beside them
 ABOUT = """Free energy per voxel favors whatever has less surface per voxel: dilated shapes and spheres of
 equal volume may lie below the true ones. A shape that stayed what it is would have a volume and a Dice near 1
-after free sweeps; a prior with surface tension shrinks it. The held-out shapes are all those of the model's card,
+after free sweeps; a prior with surface tension shrinks it. The held-out shapes are all of the model's card,
 also those looked at while training rules were chosen (`SEEN` in `experiments/denoise.py`)."""
 
 

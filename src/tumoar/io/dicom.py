@@ -116,7 +116,7 @@ def _headers(folder: Path) -> Iterator[tuple[Path, Dataset]]:
             if is_marked or path.suffix.lower() in (".dcm", ".ima"):
                 raise  # a slice that cannot be read must not go missing
             continue
-        if data.SOPClassUID in CLASSES:
+        if str(data.SOPClassUID) in CLASSES:
             yield path, data
 
 

@@ -4,8 +4,8 @@ Two answers. Spheres, tubes and cones of 0.05 to 5 cm³ in a dose that rises by 
 masks of five voxel sizes at random places: D5, D50 and D95 against the formula; coarser voxels stand beside,
 without a bar. And every structure of a clinical plan on a head phantom against the histograms of the planning
 system that made it. That drawn contours end at the outermost plane, and are interpolated between planes, was
-decided on this plan: with half a slice more at both ends the volumes of small organs were up to 40 % above the
-planning system's.
+decided on this plan: with half a slice more at both ends the volumes of small organs were up to 40 % above
+the planning system's.
 
     python experiments/dose.py [--quick]
 """

@@ -78,8 +78,12 @@ def test_a_run_is_published_resumed_and_kept(tmp_path):
 
 def test_samples_are_written_when_asked_for(tmp_path):
     result, _ = run(tmp_path / "out", options=Options(samples=True))
-    paths = sorted((tmp_path / "out" / "samples").iterdir())
-    assert [p.name for p in paths] == [f"sample_{n:03}.nii.gz" for n in range(1, 11)]
+    folder = tmp_path / "out" / "samples"
+    numbers = [f"sample_{n:03}" for n in range(1, 11)]
+    assert {p.name for p in folder.iterdir()} == {
+        f"{n}{part}.nii.gz" for n in numbers for part in ("", "_anatomy")
+    }
+    paths = [folder / f"{n}.nii.gz" for n in numbers]
     core = next(t.index for t in result.table.tumor if t.name == "core")
     counts = [int((read_nifti(p).data == core).sum()) for p in paths]
     assert counts == [int(row[-1]) for row in result.tally.volumes]

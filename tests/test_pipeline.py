@@ -135,6 +135,16 @@ def test_given_tumor_is_held():
     assert 0 < result.votes.y.sum() < z.sum()
 
 
+def test_given_tumor_is_kept_however_small():
+    """What a user has drawn is delivered, also where a speck of the vote would be left out."""
+    z = np.zeros((small_head.SIZE,) * 3, np.int8)
+    z[tuple(n[0] for n in np.nonzero(small_head.truth()[1]))] = 1
+    config = CONFIG.model_copy(update={"least_tumor": 0.1})
+    result = run(config=config, given=Given(z, z))
+    assert np.array_equal(result.votes.z, z == 1)
+    assert not result.islands.any()
+
+
 def test_excluded_voxels_take_no_part():
     excluded = np.zeros((small_head.SIZE,) * 3, bool)
     excluded[28:36, 20:28, 20:28] = True

@@ -100,6 +100,8 @@ def segment(
     if not config.tumor:
         given = Given(np.zeros(case.grid.shape, np.int8), np.zeros(case.grid.shape, np.int8))
         config = config.model_copy(update={"gem": config.gem.model_copy(update={"w": NO_TUMOR})})
+    if any(held is not None and (held == 1).any() for held in (given.z, given.y)):
+        config = config.model_copy(update={"least_tumor": 0.0})  # what a user has drawn is no speck
     model = with_prior(model, config)
     clock: dict[str, float] = {}
     # One BLAS thread: a matrix product must not depend on how many cores there are.

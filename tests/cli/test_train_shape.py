@@ -6,8 +6,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from tumoar.cli import train_shape
 from tumoar.cli.train_shape import combine, read_shapes, shape, tumor_volumes
-from tumoar.errors import GeometryError, UsageError
+from tumoar.errors import GeometryError, IntegrityError, UsageError
 from tumoar.io.shapes import section_shape
 from tumoar.io.store import load_sections
 
@@ -38,6 +39,25 @@ def test_training_writes_a_model_with_its_provenance(masks, tmp_path):
         combine([out, out], output=both)
     combine([out], output=both)
     assert load_sections(both).keys() == {"shape_y"}
+
+
+def test_training_goes_on_from_its_checkpoint_alone(masks, tmp_path, monkeypatch):
+    """A run stopped at a checkpoint ends as one that was not; other masks do not continue it."""
+    common = {"maps": "y", "core": "2", "steps": 3, "held_out": 1, "validation": 1, "seed": 3}
+    shape(masks, output=tmp_path / "whole.npz", **common)
+    monkeypatch.setattr(train_shape, "EVERY", 2)
+    folder = tmp_path / "new" / "folder"
+    shape(masks, output=tmp_path / "once.npz", checkpoints=folder, **common)  # its checkpoint is step 2
+    shape(masks, output=tmp_path / "again.npz", checkpoints=folder, **common)
+    w = [load_sections(tmp_path / f"{n}.npz")["shape_y"].arrays for n in ("whole", "once", "again")]
+    assert all(np.array_equal(w[0][k], other[k]) for k in w[0] for other in w[1:])
+    with pytest.raises(IntegrityError, match="B60"):
+        shape(masks, output=tmp_path / "other.npz", checkpoints=folder, **common | {"seed": 4})
+
+
+def test_core_must_be_numbers(tmp_path):
+    with pytest.raises(UsageError, match="numbers with commas"):
+        shape([], output=tmp_path / "x.npz", core="necrosis")
 
 
 def test_maps_are_the_whole_tumor_and_its_core(masks):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +11,7 @@ import typer
 from tumoar.errors import GeometryError, UsageError
 
 if TYPE_CHECKING:
+    from tumoar.io.checkpoint import Checkpoints
     from tumoar.train.shape import ShapeTraining, State
     from tumoar.train.shape_data import Shape
 
@@ -38,6 +39,7 @@ def shape(
     from dataclasses import asdict, replace
 
     from tumoar import __version__
+    from tumoar.io.checkpoint import Checkpoints
     from tumoar.io.shapes import shape_section
     from tumoar.io.store import save_sections
     from tumoar.model.shape.crbm import sparse
@@ -46,7 +48,12 @@ def shape(
 
     if not maps or set(maps) - set("zy"):
         raise UsageError("maps", "maps must be z, y or zy", found=maps)
-    labels = [int(x) for x in core.split(",")]
+    try:
+        labels = [int(x) for x in core.split(",")]
+    except ValueError:
+        raise UsageError(
+            "core", "core labels must be numbers with commas between", found=core
+        ) from None
     shapes = read_shapes(masks, labels)
     sections = {}
     for name in maps:
@@ -54,8 +61,10 @@ def shape(
         config = config if steps is None else replace(config, steps=steps)
         rest, held = split_by_patient(shapes[name], held_out, seed)
         used, watched = split_by_patient(rest, validation, seed + 1)
-        checkpoint = None if checkpoints is None else checkpoints / f"shape_{name}.npz"
-        state = _train(used, watched, config, seed, checkpoint, name)
+        keeper = None
+        if checkpoints is not None:
+            keeper = Checkpoints(checkpoints, run_key(name, config, seed, used, watched))
+        state = _train(used, watched, config, seed, keeper, name)
         sections[f"shape_{name}"] = shape_section(
             sparse(state.model),
             {
@@ -111,22 +120,34 @@ def tumor_volumes(shapes: dict[str, list[Shape]], left_out: set[str]) -> dict[st
     return {"core": round(y / n, 1), "edema": round((z - y) / n, 1)}
 
 
+def run_key(
+    name: str, config: ShapeTraining, seed: int, shapes: tuple[Shape, ...], unseen: tuple[Shape, ...]
+) -> str:
+    """SHA-256 of everything that training depends on."""
+    digest = hashlib.sha256(repr((name, config, seed)).encode())
+    for s in (*shapes, *unseen):
+        digest.update(repr((s.name, s.v.shape)).encode())
+        digest.update(s.v.tobytes())
+    return digest.hexdigest()
+
+
 def _labels(path: Path) -> Any:
     """A label map with canonical axes; 1 mm voxels are required, because filters have a size in mm."""
-    import nibabel as nib
     import numpy as np
 
-    image = nib.as_closest_canonical(nib.load(path))
-    spacing = np.linalg.norm(image.affine[:3, :3], axis=0)
-    if np.abs(spacing - 1).max() > 0.01:
+    from tumoar.io.nifti import read_nifti
+    from tumoar.orientation import canonical
+
+    image, _ = canonical(read_nifti(path))
+    if np.abs(image.grid.spacing - 1).max() > 0.01:
         raise GeometryError(
             "spacing",
             "masks must have 1 mm voxels",
             file=path,
-            found=spacing.round(3).tolist(),
+            found=image.grid.spacing.round(3).tolist(),
             do="resample it",
         )
-    return np.asarray(image.dataobj)
+    return image.data
 
 
 def _train(
@@ -134,26 +155,21 @@ def _train(
     unseen: tuple[Shape, ...],
     config: ShapeTraining,
     seed: int,
-    checkpoint: Path | None,
+    keeper: Checkpoints | None,
     name: str,
 ) -> State:
-    import numpy as np
     from rich.progress import Progress
 
     from tumoar.train import shape as training
 
-    begin = training.start(shapes, config, seed)
-    if checkpoint is not None and checkpoint.exists():
-        begin = training.from_arrays(dict(np.load(checkpoint)))
+    stored = None if keeper is None else keeper.load(f"shape_{name}")
+    begin = training.start(shapes, config, seed) if stored is None else training.from_arrays(stored)
     state = begin
     with Progress() as progress:
         bar = progress.add_task(name, total=config.steps, completed=begin.step)
         for state, info in training.train(shapes, config, begin, unseen):
             about = f"{name} error {info.error:.3f} volume {info.volume:.2f} free-energy gap {info.gap:.3f}"
             progress.update(bar, completed=info.step, description=about)
-            if checkpoint is not None and state.step % EVERY == 0:
-                temporary = checkpoint.with_suffix(".part.npz")
-                arrays: dict[str, Any] = training.to_arrays(state)
-                np.savez(temporary, **arrays)
-                os.replace(temporary, checkpoint)
+            if keeper is not None and state.step % EVERY == 0:
+                keeper.save(f"shape_{name}", training.to_arrays(state))
     return state

@@ -19,7 +19,6 @@ from tumoar.errors import GeometryError
 from tumoar.inference.gibbs import Votes
 from tumoar.io.dicom import grid_of
 from tumoar.io.dose import read_dose
-from tumoar.io.export import frame_digest
 from tumoar.io.images import read_scans, series_at
 from tumoar.io.models import default_model, load_model
 from tumoar.io.nifti import read_nifti
@@ -90,7 +89,7 @@ class Segmentation(result.Segmentation):
     def dvh(self, organ: str, dose: image.Image | str | Path) -> Sampled:
         """Dose-volume histogram of a structure, and of its samples where they were kept."""
         field = dose if isinstance(dose, image.Image) else read_dose(dose)
-        require_frame(frame_digest(self.case.grid.frame), field)
+        require_frame(image.frame_digest(self.case.grid.frame), field)
         row, grid = self.table.organ(organ), self.case.grid
 
         def curve(votes: Votes) -> Dvh:

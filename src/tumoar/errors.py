@@ -20,8 +20,8 @@ class TumoarError(Exception):
         self.id = id
         self.what = what
         # Only the name: a full path may carry a patient's name, and is not needed to find the file.
-        self.file = None if file is None else str(file).replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
-        self.found = None if found is None else str(found)
+        self.file = None if file is None else plain_name(str(file))
+        self.found = None if found is None else printable(str(found))
         self.do = do
         super().__init__(str(self))
 
@@ -92,6 +92,16 @@ class IntegrityError(TumoarError):
     """What was written, or is to be resumed, is not what it claims to be."""
 
     exit_code = 12
+
+
+def printable(text: str) -> str:
+    """The text without control characters and broken code points, which no terminal should get."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def plain_name(path: str) -> str:
+    """The last part of a path, fit to be shown."""
+    return printable(path.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1])
 
 
 def not_written(what: str, error: OSError, file: object = None) -> OutputError:

@@ -6,6 +6,7 @@ front, k up (RAS), so that left has the smaller i. World coordinates are RAS mil
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -81,6 +82,11 @@ class Grid:
     def index(self, world: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Fractional voxel indices (..., 3) of world coordinates (..., 3)."""
         return np.asarray(world, float) @ self.inverse[:3, :3].T + self.inverse[:3, 3]
+
+
+def frame_digest(frame: str | None) -> str:
+    """A frame of reference for comparison only: the identifier itself stays with the DICOM files."""
+    return hashlib.sha256(frame.encode()).hexdigest()[:16] if frame else ""
 
 
 @dataclass(frozen=True, eq=False)

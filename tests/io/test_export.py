@@ -11,9 +11,9 @@ from rt_files import PLANTED, write_series
 from small_run import run
 
 from tumoar.errors import GeometryError
-from tumoar.image import Grid
+from tumoar.image import Grid, frame_digest
 from tumoar.io.dicom import digest_of, grid_of, only_series
-from tumoar.io.export import _changed, export, frame_digest, rois_on, same_voxels
+from tumoar.io.export import _changed, export, rois_on, same_voxels
 from tumoar.io.nifti import read_nifti
 from tumoar.io.results import Options, read_manifest, write_result
 from tumoar.io.rois import Roi

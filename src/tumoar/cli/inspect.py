@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tumoar.cli.images import UseForm, parse_images, read_images
-from tumoar.errors import TumoarError, UnreadableFileError, UsageError
+from tumoar.errors import TumoarError, UnreadableFileError, UsageError, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -161,7 +161,7 @@ def _given(paths: Iterable[Path], use_form: Form | None) -> Iterator[Source]:
     from tumoar.io.images import read_image
 
     for path in paths:
-        yield Source(_printable(path.name), partial(read_image, path, use_form=use_form))
+        yield Source(printable(path.name), partial(read_image, path, use_form=use_form))
 
 
 def _sources(paths: Iterable[Path], use_form: Form | None) -> Iterator[Source]:
@@ -182,7 +182,7 @@ def _sources(paths: Iterable[Path], use_form: Form | None) -> Iterator[Source]:
                 do="give a folder of images",
             )
         for p in found:
-            yield Source(_printable(str(p.relative_to(path))), partial(read_image, p, use_form=use_form))
+            yield Source(printable(str(p.relative_to(path))), partial(read_image, p, use_form=use_form))
         yield from series
 
 
@@ -200,12 +200,6 @@ def _series(folder: Path) -> Iterator[Source]:
             "frame_of_reference": letter,
         }
         yield Source(f"#{number} {series.name}", partial(read_whole, series), about)
-
-
-def _printable(name: str) -> str:
-    from tumoar.io.nifti import printable
-
-    return printable(name)
 
 
 def _image_table(findings: list[Finding]) -> Table:

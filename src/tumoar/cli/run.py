@@ -23,10 +23,9 @@ from tumoar import __version__
 from tumoar.cli.watch import Watch
 from tumoar.config import Config
 from tumoar.errors import BusyError, GeometryError, IntegrityError, ResourceError, UsageError, not_written
-from tumoar.image import Case, Image
+from tumoar.image import Case, Image, frame_digest
 from tumoar.inference.resample import resample
 from tumoar.io.checkpoint import Checkpoints
-from tumoar.io.export import frame_digest
 from tumoar.io.results import MANIFEST, Options, read_manifest, status, write_result
 from tumoar.model.generative import Model
 from tumoar.numerics.threads import use_threads

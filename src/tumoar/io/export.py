@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.errors import GeometryError
-from tumoar.image import Grid
+from tumoar.image import Grid, frame_digest
 from tumoar.inference.resample import resample
 from tumoar.io.dicom import Series, digest_of, grid_of
 from tumoar.io.nifti import read_nifti
@@ -86,11 +85,6 @@ def to_reference(
         found=series.name,
         do="give a series that was segmented, or --trust-headers if it shares their coordinates",
     )
-
-
-def frame_digest(frame: str | None) -> str:
-    """A frame of reference for comparison only: the identifier itself stays with the DICOM files."""
-    return hashlib.sha256(frame.encode()).hexdigest()[:16] if frame else ""
 
 
 def same_voxels(a: Grid, b: Grid) -> bool:

@@ -7,10 +7,9 @@ import io
 import math
 import os
 import stat
-import uuid
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -20,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar import __version__
-from tumoar.errors import IntegrityError, ResourceError, TumoarError, UnreadableFileError, not_written
+from tumoar.errors import IntegrityError, ResourceError, TumoarError, UnreadableFileError, plain_name
 from tumoar.image import Grid, Image
+from tumoar.io.files import beside
 from tumoar.io.nifti_header import (
     COPY_AGAIN,
     MAX_FORM_DISTANCE,
@@ -71,7 +71,7 @@ def read_nifti(path: str | Path, *, use_form: Form | None = None, max_bytes: int
     if not header.in_same_file:
         with _opened(data_path) as stream:
             values = _values(stream, header, position=0)
-    return Image(values, Grid(header.shape, header.affine), _plain(Path(path)))
+    return Image(values, Grid(header.shape, header.affine), plain_name(str(path)))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class _Stream:
 @contextmanager
 def _opened(path: Path) -> Iterator[_Stream]:
     """Open a file, plain or compressed by its content; what goes wrong while it is read is a refusal."""
-    name = _plain(path)
+    name = plain_name(str(path))
     if "\0" in str(path):
         raise _unreadable(name, "not a file name")
     try:
@@ -214,20 +214,10 @@ def write_nifti(path: str | Path, array: Array, grid: Grid) -> None:
         raise ValueError(f"array must be of a type NIfTI knows, got {data.dtype}")
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"path must end in one of {SUFFIXES}, got '{path.suffix}'")
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
+    with beside(path) as temporary:
         with open(temporary, "xb") as file:
             _write(file, data, grid, compressed=path.name.endswith(".gz"))
-            file.flush()
-            os.fsync(file.fileno())
         _require_same(temporary, data, grid, path)
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise not_written("cannot write", error, _plain(path)) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _write(file: IO[bytes], data: Array, grid: Grid, *, compressed: bool) -> None:
@@ -263,31 +253,13 @@ def _require_same(written: Path, data: Array, grid: Grid, path: Path) -> None:
         raise IntegrityError(
             "written",
             "written file is not what it should be",
-            file=_plain(path),
+            file=path,
             found=fault,
             do="check the disk",
         )
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 # ---- sentences ---------------------------------------------------------------------------------------------
-
-
-def printable(text: str) -> str:
-    """The text without control characters and broken code points, which no terminal should get."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def _plain(path: Path) -> str:
-    """The name without its path."""
-    return printable(path.name.replace("\\", "/").rsplit("/", 1)[-1])
 
 
 def _unreadable(name: str, reason: str) -> UnreadableFileError:

@@ -24,6 +24,7 @@ from tumoar.assemble import to_input
 from tumoar.deliver import Delivered, cleaned, deliver, same_space
 from tumoar.errors import IntegrityError, UnreadableFileError, not_written
 from tumoar.image import Grid
+from tumoar.io.files import beside, sync
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.labels import LabelTable, Structure, TumorClass
 from tumoar.quality import Note
@@ -122,9 +123,8 @@ def add_files(out: Path, names: Iterable[str], **more: Any) -> None:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file beside its place and move it there."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with beside(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def label_rows(table: LabelTable) -> list[dict[str, Any]]:
@@ -248,11 +248,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 def _sync(folder: Path) -> None:
     for path in [*folder.rglob("*"), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(path)
 
 
 def _publish(work: Path, out: Path) -> None:

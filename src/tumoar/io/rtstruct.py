@@ -10,9 +10,8 @@ import numpy.typing as npt
 from pydicom import Dataset
 
 from tumoar.contours import Outline, common_spacing
-from tumoar.errors import UnreadableFileError
+from tumoar.errors import UnreadableFileError, printable
 from tumoar.io.dicom_file import open_dicom, refusing
-from tumoar.io.nifti import printable
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 MODEL_NAME = "tumoar"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +14,10 @@ from pydicom.uid import ExplicitVRLittleEndian
 
 from tumoar import __version__
 from tumoar.contours import filled
-from tumoar.errors import IntegrityError, TumoarError, not_written
+from tumoar.errors import IntegrityError, TumoarError
 from tumoar.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
+from tumoar.io.files import beside
 from tumoar.io.rois import MANUFACTURER, UNREVIEWED, Roi, coded, now, of_study, uid
 from tumoar.io.rtstruct import RTSTRUCT, VOXEL_EDGES, read_rtstruct
 from tumoar.numerics.tracing import Region, keyholed, smoothed, trace
@@ -47,18 +45,9 @@ def write_rtstruct(
         if roi.mask.shape != grid.shape:
             raise ValueError(f"mask of {roi.name} must have the series' shape {grid.shape}")
     data = _structure_set(rois, series, grid, slices, smooth, key)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
+    with beside(path) as temporary:
         data.save_as(temporary, enforce_file_format=True)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
         _require_same(temporary, rois, grid, path.name)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise not_written("cannot write", error, path.name) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def contours_of(

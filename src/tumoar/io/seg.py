@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from pydicom import Dataset
 
 from tumoar import __version__
-from tumoar.errors import IntegrityError, TumoarError, not_written
+from tumoar.errors import IntegrityError, TumoarError
 from tumoar.image import Grid
-from tumoar.io.dicom import Series, grid_of
+from tumoar.io.dicom import Series, Slice, grid_of
 from tumoar.io.dicom_file import open_dicom, pixels_of
+from tumoar.io.files import beside
 from tumoar.io.rois import MANUFACTURER, STUDY, UNREVIEWED, Roi, uid
 
 ANATOMY, LESION = "AnatomicalStructure", "MorphologicallyAbnormalStructure"
@@ -31,20 +29,11 @@ def write_seg(path: str | Path, rois: Sequence[Roi], series: Series, *, key: str
     if not there:
         return
     data = _segmentation(there, series, key)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
+    with beside(path) as temporary:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             data.save_as(temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
         _require_same(temporary, there, grid, path.name)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise not_written("cannot write", error, path.name) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _segmentation(rois: Sequence[Roi], series: Series, key: str) -> Dataset:
@@ -101,9 +90,9 @@ def _segmentation(rois: Sequence[Roi], series: Series, key: str) -> Dataset:
         )
 
 
-def _frames(slices: Sequence[object], path: Path) -> list[int]:
+def _frames(slices: Sequence[Slice], path: Path) -> list[int]:
     """Places in the stack of a file's frames, in the order the file has them."""
-    own = [(s.frame, k) for k, s in enumerate(slices) if s.path == path]  # type: ignore[attr-defined]
+    own = [(s.frame, k) for k, s in enumerate(slices) if s.path == path]
     return [k for _, k in sorted(own)]
 
 

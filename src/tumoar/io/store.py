@@ -14,11 +14,9 @@ import io
 import json
 import os
 import re
-import uuid
 import zipfile
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.errors import ModelFileError, not_written
+from tumoar.errors import ModelFileError
+from tumoar.io.files import beside
 from tumoar.labels import LabelTable, parse_labels
 from tumoar.model.atlas import Atlas
 
@@ -59,18 +58,8 @@ def save_sections(path: str | Path, sections: Mapping[str, Section]) -> str:
     path = Path(path)
     content = _pack(sections)
     _unpack(io.BytesIO(content), path)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise not_written("cannot write", error, path) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with beside(path) as temporary:
+        temporary.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 
 

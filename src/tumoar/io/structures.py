@@ -13,8 +13,7 @@ from tumoar.contours import pieces_of_outline
 from tumoar.dose import Dvh, Sampled, dvh, pieces_of_mask, thinned
 from tumoar.errors import GeometryError
 from tumoar.evaluate import organ_mask
-from tumoar.image import Image
-from tumoar.io.export import frame_digest
+from tumoar.image import Image, frame_digest
 from tumoar.io.nifti import read_nifti
 from tumoar.io.results import ANATOMY, read_manifest
 from tumoar.io.rois import look_of

@@ -2,4 +2,5 @@
 
 from tumoar.cli import main
 
-main()
+if __name__ == "__main__":  # a worker process of `tumoar cohort` imports this again
+    main()

@@ -6,14 +6,11 @@ A folder that exists is complete: `run.json`, written last, lists every file wit
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +19,37 @@ import numpy as np
 
 from tumoar.assemble import to_input
 from tumoar.deliver import Delivered, cleaned, deliver, same_space
-from tumoar.errors import IntegrityError, UnreadableFileError, not_written
+from tumoar.errors import IntegrityError, not_written
 from tumoar.image import Grid
-from tumoar.io.files import beside, sync
+from tumoar.io.manifest import (
+    MANIFEST,
+    REPORT,
+    add_files,
+    digests,
+    publish,
+    read_manifest,
+    replace_text,
+    sync_all,
+)
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.labels import LabelTable, Structure, TumorClass
 from tumoar.quality import Note
 from tumoar.result import Segmentation, exclusive, organ_mask
 
-MANIFEST = "run.json"
-REPORT = "report.html"
+__all__ = [
+    "MANIFEST",
+    "REPORT",
+    "Options",
+    "add_files",
+    "add_table",
+    "label_rows",
+    "read_manifest",
+    "replace_text",
+    "status",
+    "write_result",
+    "write_table",
+]
+
 FORMAT = "tumoar result"
 ANATOMY = "_anatomy.nii.gz"  # of a sample
 
@@ -79,32 +97,14 @@ def write_result(
             "volumes": rows,
         }
         (work / REPORT).write_text(report(whole), encoding="utf-8")
-        whole["files"] = _digests(work)
+        whole["files"] = digests(work)
         (work / MANIFEST).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-        _sync(work)
-        _publish(work, out)
+        sync_all(work)
+        publish(work, out)
     except OSError as error:
         raise not_written("cannot write the result", error, out) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def read_manifest(out: Path) -> dict[str, Any]:
-    """The manifest of a finished result, every file checked against it."""
-    try:
-        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-        files = manifest["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UnreadableFileError(
-            "B1", "no finished result in this folder", file=out, do="run `tumoar segment`"
-        ) from error
-    for name, digest in files.items():
-        path = out / name
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            raise IntegrityError(
-                "result", "result changed since it was written", file=name, do="run it again"
-            )
-    return dict(manifest)
 
 
 def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -112,19 +112,6 @@ def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     read_manifest(out)
     write_table(out / name, rows)
     add_files(out, [name])
-
-
-def add_files(out: Path, names: Iterable[str], **more: Any) -> None:
-    """Files that were added to a finished result, or changed by us, into its manifest, and `more` beside."""
-    manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8")) | more
-    manifest["files"] |= {n: hashlib.sha256((out / n).read_bytes()).hexdigest() for n in names}
-    replace_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file beside its place and move it there."""
-    with beside(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def label_rows(table: LabelTable) -> list[dict[str, Any]]:
@@ -239,27 +226,3 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer.writeheader()
     writer.writerows(rows)
     path.write_text(stream.getvalue(), encoding="utf-8")
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    paths = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in paths}
-
-
-def _sync(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        sync(path)
-
-
-def _publish(work: Path, out: Path) -> None:
-    """Move the finished folder to its place; an older result leaves only when the new one is there."""
-    old = out.with_name(f".{out.name}.old-{uuid.uuid4().hex}")
-    with suppress(FileNotFoundError):
-        os.rename(out, old)
-    try:
-        os.rename(work, out)
-    except OSError:
-        with suppress(OSError):
-            os.rename(old, out)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import re
+from base64 import b64decode
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +29,30 @@ PATIENT = {
     "AccessionNumber": "PLANTED-ACC",
     "ReferringPhysicianName": "Planted^Physician",
     "InstitutionName": "Planted Hospital",
+    "InstitutionAddress": "Planted Street 1",
+    "StationName": "PLANTEDSTATION",
+    "OperatorsName": "Planted^Operator",
+    "PerformingPhysicianName": "Planted^Performer",
+    "RequestingPhysician": "Planted^Requester",
+    "OtherPatientIDs": "PLANTED-OTHER-ID",
+    "PatientAddress": "Planted Road 2",
+    "PatientTelephoneNumbers": "555-PLANTED",
+    "PatientComments": "Planted comment",
+    "StudyDescription": "Planted study",
+    "SeriesDescription": "Planted series",
+    "DeviceSerialNumber": "PLANTED-SERIAL",
 }
 PLANTED = [value for value in PATIENT.values() if len(value) > 3]
+BASE64 = re.compile(rb"H4sI[A-Za-z0-9+/=]{40,}")  # gzip streams within a page
+
+
+def planted_in(path: Path) -> list[str]:
+    """Which planted texts a file holds, also within what is compressed."""
+    content = path.read_bytes()
+    if content[:2] == b"\x1f\x8b":
+        content += gzip.decompress(content)
+    content += b"".join(gzip.decompress(b64decode(found)) for found in BASE64.findall(content))
+    return [text for text in PLANTED if text.encode() in content]
 
 
 def dataset(sop_class: str, **values) -> Dataset:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import json
+import shutil
+from base64 import b64encode
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import small_head
 from pydicom import dcmread
-from rt_files import PLANTED, write_rtdose, write_series
+from rt_files import PLANTED, planted_in, write_rtdose, write_series
 from small_run import CONFIG, MODEL
 
 from tumoar import pipeline as line
@@ -20,6 +24,8 @@ from tumoar.cli.watch import Watch
 from tumoar.errors import UsageError
 from tumoar.image import Grid
 from tumoar.inference.affine import AffineResult
+from tumoar.io.dicom import only_series
+from tumoar.io.identity import merged, sealed
 from tumoar.io.results import Options, read_manifest
 from tumoar.margins import Margins
 from tumoar.report import read_data
@@ -87,7 +93,13 @@ def test_export_then_dose(folder, capfd):
     assert figures["OpticChiasm", "result"]["mean_Gy"] == "nan"
     manifest = read_manifest(out)
     assert {"dose.tsv", "dvh.png", "dvh.svg", "limits.tsv", "report.html"} <= set(manifest["files"])
-    curves = {c["name"]: c for c in read_data((out / "report.html").read_text(encoding="utf-8"))["dose"]}
+    page = (out / "report.html").read_text(encoding="utf-8")
+    with open(out / "limits.tsv", encoding="utf-8") as file:
+        judged = list(csv.DictReader(file, delimiter="\t"))
+    for row in judged:
+        assert f'<i class="{row["light"]}"></i>{row["light"]}</td><td>{row["structure"]}</td>' in page
+    assert all(row["value"] == row["value"] for row in read_data(page)["limits"])  # a browser cannot read NaN
+    curves = {c["name"]: c for c in read_data(page)["dose"]}
     assert {"GTV", "Edema", "Brain"} <= set(curves)
     widths = [np.array(c["high"]) - np.array(c["low"]) for c in curves.values()]
     assert min(w.min() for w in widths) >= 0
@@ -96,12 +108,83 @@ def test_export_then_dose(folder, capfd):
 
 def test_nobody_is_named_outside_the_dicom_files(folder, capfd):
     call(capfd, "export", folder / "out", "--rtstruct", "--seg", "--reference", folder / "t1c")
+    call(capfd, "dose", folder / "out", "--dose", folder / "RD.dcm")
     call(capfd, "dose", folder / "out", "--dose", folder / "RD.dcm", "-o", folder / "doses")
-    files = [p for f in ("out", "doses") for p in (folder / f).rglob("*") if p.is_file()]
+    drawn = folder / "out" / "dicom" / "RTSTRUCT.dcm"
+    call(capfd, "evaluate", folder / "out", "--reference", drawn, "-o", folder / "scores")
+    call(capfd, "report", folder / "out")
+    files = [p for f in ("out", "doses", "scores") for p in (folder / f).rglob("*") if p.is_file()]
     assert any(p.suffix == ".dcm" for p in files)
     for path in files:
-        held = [planted for planted in PLANTED if planted.encode() in path.read_bytes()]
-        assert bool(held) == (path.suffix == ".dcm"), path.name
+        assert bool(planted_in(path)) == (path.suffix == ".dcm"), path.name
+
+
+def test_planted_texts_are_found_within_compressed_parts(tmp_path):
+    hidden = gzip.compress(f"an image of {PLANTED[0]}".encode() * 3)
+    (tmp_path / "a.nii.gz").write_bytes(hidden)
+    (tmp_path / "b.html").write_bytes(b"data: '" + b64encode(hidden) + b"'")
+    assert planted_in(tmp_path / "a.nii.gz") == planted_in(tmp_path / "b.html") == [PLANTED[0]]
+
+
+def test_outlines_of_a_structure_set_as_reference(folder, capfd):
+    """Against its own contours every structure is found again, to the voxel."""
+    drawn = folder / "own.dcm"
+    call(capfd, "export", folder / "out", "--rtstruct", "--reference", folder / "t1c")
+    drawn.write_bytes((folder / "out" / "dicom" / "RTSTRUCT.dcm").read_bytes())
+    code, _, err = call(capfd, "evaluate", folder / "out", "--reference", drawn, "-o", folder / "same")
+    assert code == 0, err
+    with open(folder / "same" / "scores.tsv", encoding="utf-8") as file:
+        found = {r["structure"]: r for r in csv.DictReader(file, delimiter="\t")}
+    assert {"GTV", "Edema"} <= set(found)
+    assert all(float(found[name]["dice"]) == 1.0 for name in ("GTV", "Edema"))
+    data = dcmread(drawn)
+    for contour in data.ROIContourSequence[0].ContourSequence:
+        points = np.array(contour.ContourData, float).reshape(-1, 3) + [3.0, 0, 0]
+        contour.ContourData = [f"{v:.6g}" for v in points.ravel()]
+    data.save_as(drawn)
+    _, told, _ = call(capfd, "evaluate", folder / "out", "--reference", drawn)
+    assert "dice 1.0 " not in next(line for line in told.splitlines() if " GTV " in line)
+
+
+def test_another_patient_is_refused(folder, capfd, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    series = only_series(folder / "t1c")
+    manifest = json.loads((out / "run.json").read_text())
+    key = manifest["key"]
+    manifest["patient"] = sealed(series.person, key)
+    (out / "run.json").write_text(json.dumps(manifest))
+    assert len(manifest["patient"]) == 2
+    assert not any(text in (out / "run.json").read_text() for text in PLANTED)
+    code, _, err = call(capfd, "export", out, "--rtstruct", "--reference", folder / "t1c")
+    assert code == 0, err
+    values = np.random.default_rng(0).integers(0, 2000, (N, N, N)).astype(float)
+    more = {"PatientID": "OTHER-ID"}
+    write_series(tmp_path / "other", values, Grid((N, N, N), FLIP), frame="1.2.1", **more)
+    write_rtdose(tmp_path / "RD.dcm", np.ones((8, 8, 8)), Grid((8, 8, 8), np.eye(4)), "1.2.1", **more)
+    drawn = out / "dicom" / "RTSTRUCT.dcm"
+    other = dcmread(drawn)
+    other.PatientID, other.PatientName = "", "Somebody^Else"
+    other.save_as(tmp_path / "RS.dcm")
+    for arguments in (
+        ["export", out, "--rtstruct", "--reference", tmp_path / "other"],
+        ["export", out, "--rtstruct", "--trust-headers", "--reference", tmp_path / "other"],
+        ["dose", out, "--dose", tmp_path / "RD.dcm"],
+        ["dose", drawn, "--dose", tmp_path / "RD.dcm"],
+        ["evaluate", out, "--reference", tmp_path / "RS.dcm"],
+    ):
+        code, _, err = call(capfd, *arguments)
+        assert (code, err.split()[0]) == (4, "E4-B34")
+        assert not any(text in err for text in ("OTHER", "Somebody"))
+
+
+def test_digests_of_a_patient():
+    person = ("4711", "planted", "19410313", "f")
+    assert sealed(person, "k") == sealed((*person[:3], ""), "k")
+    assert sealed(person, "k")["id"] != sealed(person, "other")["id"]
+    assert set(sealed(("", "planted", "", "f"), "k")) == set()
+    assert sealed((), "k") == {}
+    assert merged([(), ("", "a", "", ""), ("1", "a", "2", "")]) == ("1", "a", "2", "")
 
 
 def test_limits_of_ones_own(folder, capfd, tmp_path):

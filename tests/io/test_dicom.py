@@ -12,7 +12,8 @@ from rt_files import MR, PLANTED, dataset, enhanced, save, write_series
 
 from tumoar.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError
 from tumoar.image import Grid
-from tumoar.io.dicom import find_series, only_series, read_series, same_person
+from tumoar.io.dicom import find_series, only_series, read_series
+from tumoar.io.identity import same_person
 from tumoar.io.images import read_image, read_scans
 
 SHAPE = (12, 10, 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,13 +34,14 @@ def dose(
     ] = None,
 ) -> None:
     """Dose-volume histograms: D5, D50, D95, D0.03cc, mean; a traffic light of limits."""
-    from tumoar.io.dose import read_dose
+    from tumoar.io.dose import dose_person, read_dose
     from tumoar.io.structures import dosed
 
     bounds = _limits(limits)
     image = read_dose(dose)
-    ours = dosed(structures, image)
-    theirs = dosed(reference, image) if reference is not None else []
+    person = dose_person(dose)
+    ours = dosed(structures, image, person)
+    theirs = dosed(reference, image, person) if reference is not None else []
     rows = [*_rows(ours, "result" if structures.is_dir() else "structures"), *_rows(theirs, "reference")]
     for row in rows:
         cells = "  ".join(f"{name} {row[name]}" for name in SHOWN)
@@ -97,6 +99,11 @@ def _rows(found: Sequence[Dosed], source: str) -> list[dict[str, Any]]:
     return rows
 
 
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for the page, whose numbers are all finite."""
+    return {k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
+
+
 def _judged(limits: Sequence[Limit], found: Sequence[Dosed]) -> list[Verdict]:
     from tumoar.limits import judge
 
@@ -134,7 +141,7 @@ def _write(
         names = [*tables, *(p.name for p in pictures)]
         if into_result:
             page = read_data((folder / REPORT).read_text(encoding="utf-8"))
-            page["dose"] = curves
+            page |= {"dose": curves, "limits": [_shown(row) for row in tables.get("limits.tsv", ())]}
             replace_text(folder / REPORT, render(page))
             names.append(REPORT)
             add_files(folder, names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tumoar.evaluate import Scores
     from tumoar.image import Grid
+    from tumoar.io.rtstruct import StructureSet
     from tumoar.labels import LabelTable
 
     Values = Mapping[str, Sequence[int]]
@@ -27,7 +28,8 @@ SHOWN = ("dice", "hausdorff95", "surface_dice_2mm", "volume", "reference_volume"
 def evaluate(
     results: Annotated[list[Path], typer.Argument(help="Result folders, or label maps.", show_default=False)],
     reference: Annotated[
-        list[Path], typer.Option(help="Label map or mask of each result, in the same order.")
+        list[Path],
+        typer.Option(help="Label map, mask or RTSTRUCT of each result, in the same order."),
     ],
     values: Annotated[
         list[str] | None,
@@ -93,13 +95,15 @@ def parse_values(given: Sequence[str], known: Sequence[str]) -> Values:
 
 
 def score(result: Path, reference: Path, meaning: Values) -> dict[str, Scores]:
-    """Every structure of one result: of `meaning`, or else of our own label table."""
+    """Every structure of one result: of `meaning`, or else of our own label table, or of a structure set."""
     import numpy as np
 
     from tumoar.evaluate import compare, compare_organs, organ_mask
-    from tumoar.io.nifti import read_nifti
+    from tumoar.io.nifti import SUFFIXES, read_nifti
     from tumoar.labels import default_labels
 
+    if not reference.name.endswith((*SUFFIXES, ".hdr", ".img")):
+        return _score_contours(result, reference)
     image = read_nifti(reference)
     truth = np.rint(image.data).astype(np.int64)
     found, grid = _label_map(result, image.grid)
@@ -115,6 +119,65 @@ def score(result: Path, reference: Path, meaning: Values) -> dict[str, Scores]:
         )
         for name, numbers in meaning.items()
     }
+
+
+def _score_contours(result: Path, reference: Path) -> dict[str, Scores]:
+    """The structures of an RTSTRUCT file that have names of ours, on the image they were drawn on."""
+    from tumoar.contours import filled
+    from tumoar.evaluate import compare, organ_mask
+    from tumoar.io.rtstruct import read_rtstruct
+    from tumoar.labels import default_labels
+
+    table, drawn = default_labels(), read_rtstruct(reference)
+    organs = {organ.name.casefold(): organ for organ in table.organs}
+    known = [o for o in drawn.outlines if o.name.casefold() in organs]
+    if not known:
+        raise UsageError(
+            "evaluate",
+            "no structure of ours in the reference",
+            file=reference,
+            do=f"name them {', '.join(o.name for o in table.organs)}",
+        )
+    refusal: GeometryError | None = None
+    for found, grid in _maps(result, drawn):
+        try:
+            truth = {organs[o.name.casefold()]: filled(o, grid) > 0.5 for o in known}
+        except GeometryError as error:  # drawn on another image of the result
+            refusal = error
+            continue
+        return {
+            organ.name: compare(organ_mask(table, organ, found), mask, grid.spacing)
+            for organ, mask in truth.items()
+        }
+    raise refusal or GeometryError(
+        "B33",
+        "contours lie in another frame of reference than the result's images",
+        file=reference,
+        do="give contours on an image that was segmented",
+    )
+
+
+def _maps(result: Path, drawn: StructureSet) -> Iterator[Map]:
+    """Label maps of a result that the contours may lie on: those in their frame of reference, if known."""
+    import numpy as np
+
+    from tumoar.image import frame_digest
+    from tumoar.io.identity import require_patient
+    from tumoar.io.nifti import read_nifti
+    from tumoar.io.results import read_manifest
+
+    paths = [result]
+    if result.is_dir():
+        manifest = read_manifest(result)
+        require_patient(manifest.get("patient", {}), manifest.get("key", ""), drawn.person, "the reference")
+        frames = {i["contrast"]: i.get("frame") for i in manifest.get("inputs", [])}
+        names = [manifest["reference"], *(n for n in frames if n != manifest["reference"])]
+        ours = frame_digest(drawn.frame)
+        fitting = [n for n in names if not ours or not frames.get(n) or frames[n] == ours]
+        paths = [result / "native" / f"{n}_segmentation.nii.gz" for n in fitting]
+    for path in paths:
+        image = read_nifti(path)
+        yield image.data.astype(np.int64), image.grid
 
 
 def _require_ours(truth: npt.NDArray[np.int64], table: LabelTable, path: Path) -> None:

@@ -26,6 +26,7 @@ from tumoar.errors import BusyError, GeometryError, IntegrityError, ResourceErro
 from tumoar.image import Case, Image, frame_digest
 from tumoar.inference.resample import resample
 from tumoar.io.checkpoint import Checkpoints
+from tumoar.io.identity import Person, sealed
 from tumoar.io.results import MANIFEST, Options, read_manifest, status, write_result
 from tumoar.model.generative import Model
 from tumoar.numerics.threads import use_threads
@@ -51,6 +52,7 @@ class Request:
     overwrite: bool = False
     threads: int | None = None
     digests: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the input files by contrast
+    person: Person = field(default=(), repr=False)  # kept as digests only
     stamps: tuple[str, ...] = ()  # "fast", "demo": shown with the result
 
 
@@ -136,6 +138,7 @@ def describe(result: Segmentation, model: Model, request: Request, key: str, thr
             }
             for given in case.inputs
         ],
+        "patient": sealed(request.person, key),
         "reference": case.reference,
         "skull_stripped": case.skull_stripped,
         "model": dict(model.sha256),

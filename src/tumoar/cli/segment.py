@@ -131,7 +131,7 @@ def segment(
     if targets and names and not {"GTV", "Brain"} <= set(names):
         raise UsageError("margins", "margins need GTV and Brain", do="add them to --structures")
     with Watch(as_json=json, quiet=quiet, verbose=verbose) as watch:
-        images, digests = read(files, use_form, watch)
+        images, digests, person = read(files, use_form, watch)
         case = assembled(images, flair2, reference, not no_register, stripped)
         drawn_on = series_among(files, case.reference) if rtstruct or seg else None
         if exclude is not None:
@@ -151,6 +151,7 @@ def segment(
             overwrite=overwrite,
             threads=threads,
             digests=digests,
+            person=person,
             stamps=stamps,
         )
         if dry_run:
@@ -229,14 +230,16 @@ def load(path: Path | None) -> Model:
 
 def read(
     files: dict[str, Path], use_form: UseForm | None, watch: Watch
-) -> tuple[dict[str, Image], dict[str, str]]:
-    """The images, and the SHA-256 of their files."""
+) -> tuple[dict[str, Image], dict[str, str], tuple[str, ...]]:
+    """The images, the SHA-256 of their files, and whom they show."""
+    from tumoar.io.identity import merged
     from tumoar.io.images import read_scans
 
     done = watch.stage("read")
     scans = read_scans(files, use_form=None if use_form is None else use_form.value)
     done()
-    return {n: s.image for n, s in scans.items()}, {n: s.sha256 for n, s in scans.items()}
+    person = merged(s.person for s in scans.values())
+    return {n: s.image for n, s in scans.items()}, {n: s.sha256 for n, s in scans.items()}, person
 
 
 def assembled(

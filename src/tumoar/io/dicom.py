@@ -28,6 +28,7 @@ from tumoar.io.dicom_file import (
     refusing,
     vector,
 )
+from tumoar.io.identity import Person, person_of
 from tumoar.io.nifti import MAX_BYTES
 from tumoar.io.rois import STUDY
 
@@ -41,7 +42,6 @@ CLASSES = {
 }
 """Images by SOP class: plain, enhanced, and converted to enhanced."""
 
-PERSON = ("PatientID", "PatientName", "PatientBirthDate", "PatientSex")
 SAME_PLACE = 0.01  # mm
 UNEVEN, UNEVEN_MM = 0.01, 0.05  # of the spacing, or mm
 SHEAR = 1e-3
@@ -75,7 +75,7 @@ class Series:
     guess: Guess
     is_mosaic: bool
     order: int
-    person: tuple[str, ...] = field(repr=False)
+    person: Person = field(repr=False)
     headers: Mapping[Path, Dataset] = field(repr=False)
 
     @property
@@ -136,7 +136,7 @@ def _series(members: Sequence[tuple[Path, Dataset]]) -> Series:
             for keyword in (*STUDY, "SeriesInstanceUID", "SOPInstanceUID", "SpecificCharacterSet"):
                 data.get(keyword)  # decoded now, within reach of a refusal
         frames = {str(d.get("FrameOfReferenceUID") or "") for _, d in members}
-        people = {tuple(_plain_text(d.get(k)) for k in PERSON) for _, d in members}
+        people = {person_of(d) for _, d in members}
         order = int(first.get("SeriesNumber") or 0)
         guess = guess_contrast(first)
         is_mosaic = "MOSAIC" in [str(v).upper() for v in first.get("ImageType") or []]
@@ -148,10 +148,6 @@ def _series(members: Sequence[tuple[Path, Dataset]]) -> Series:
     return Series(
         modality, slices, frames.pop() or None, guess, is_mosaic, order, people.pop(), dict(members)
     )
-
-
-def _plain_text(value: object) -> str:
-    return "".join(c for c in str(value or "").casefold() if c.isalnum())
 
 
 def _slices(path: Path, data: Dataset) -> Iterator[Slice]:
@@ -326,8 +322,3 @@ def digest_of(series: Series) -> str:
     """SHA-256 over the files of a series, whatever their names."""
     files = sorted(hashlib.sha256(p.read_bytes()).hexdigest() for p in {s.path for s in series.slices})
     return hashlib.sha256("".join(files).encode()).hexdigest()
-
-
-def same_person(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether no field that both tell contradicts."""
-    return all(a == b for a, b in zip(one, other) if a and b)

@@ -19,6 +19,7 @@ from tumoar.io.dicom_file import (
     refusing,
     vector,
 )
+from tumoar.io.identity import Person, person_of
 from tumoar.io.nifti import SUFFIXES, read_nifti
 
 MOST_GY = 500.0  # more is cGy, or no dose at all
@@ -42,6 +43,15 @@ def read_dose(path: str | Path) -> Image:
             "dose", "dose not in Gy", file=path.name, found=f"up to {values.max():.0f}", do="divide it by 100"
         )
     return Image(values, dose.grid, path.name)
+
+
+def dose_person(path: str | Path) -> Person:
+    """Whom an RTDOSE file names; NIfTI and NRRD files name nobody."""
+    path = Path(path)
+    if path.name.endswith((*SUFFIXES, ".nrrd")):
+        return ()
+    with refusing(path):
+        return person_of(open_dicom(path, pixels=False))
 
 
 def _read_nrrd(path: Path) -> Image:

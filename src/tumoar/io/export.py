@@ -13,6 +13,7 @@ from tumoar.errors import GeometryError
 from tumoar.image import Grid, frame_digest
 from tumoar.inference.resample import resample
 from tumoar.io.dicom import Series, digest_of, grid_of
+from tumoar.io.identity import require_patient
 from tumoar.io.nifti import read_nifti
 from tumoar.io.results import add_files, read_manifest
 from tumoar.io.rois import Roi, look_of
@@ -32,6 +33,7 @@ def export(
 ) -> tuple[list[str], list[str]]:
     """Add RTSTRUCT and SEG files to a finished result; names of what was written, and notes."""
     manifest = read_manifest(out)
+    require_patient(manifest.get("patient", {}), manifest.get("key", ""), series.person, "the series")
     rois = rois_on(out, manifest, series, trust=trust)
     notes = [note for row in manifest["volumes"] if (note := _changed(row, rois, grid_of(series)[0]))]
     (out / FOLDER).mkdir(exist_ok=True)

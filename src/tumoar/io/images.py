@@ -75,9 +75,9 @@ def read_whole(series: Series) -> Image:
 
 def read_scans(files: Mapping[str, str | Path], *, use_form: Form | None = None) -> dict[str, Scan]:
     """Several images of one patient; refused where their headers name different ones."""
-    scans = {name: read_scan(path, use_form=use_form) for name, path in files.items()}
-    from tumoar.io.dicom import same_person
+    from tumoar.io.identity import same_person
 
+    scans = {name: read_scan(path, use_form=use_form) for name, path in files.items()}
     for (a, one), (b, other) in combinations(scans.items(), 2):
         if not same_person(one.person, other.person):
             raise GeometryError(

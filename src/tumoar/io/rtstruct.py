@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from pydicom import Dataset
 from tumoar.contours import Outline, common_spacing
 from tumoar.errors import UnreadableFileError, printable
 from tumoar.io.dicom_file import open_dicom, refusing
+from tumoar.io.identity import Person, person_of
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 MODEL_NAME = "tumoar"
@@ -24,10 +25,11 @@ Points = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StructureSet:
-    """The structures of a file that have contours, and the frame of reference they lie in."""
+    """The structures of a file that have contours, the frame of reference they lie in, and whose they are."""
 
     outlines: tuple[Outline, ...]
     frame: str | None
+    person: Person = field(default=(), repr=False)
 
 
 def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSet:
@@ -43,11 +45,12 @@ def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSe
             for contour in data.get("ROIContourSequence", [])
             if contour.get("ContourSequence")
         ]
+        person = person_of(data)
         frames = {str(row.ReferencedFrameOfReferenceUID) for row in rows.values()}
     drawn = [o for o in outlines if o.polygons]
     common = spacing or common_spacing(drawn)
     frame = frames.pop() if len(frames) == 1 else None
-    return StructureSet(tuple(replace(o, spacing=common) for o in drawn), frame)
+    return StructureSet(tuple(replace(o, spacing=common) for o in drawn), frame, person)
 
 
 def _outline(contours: Dataset, row: Dataset) -> Outline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from tumoar.dose import Dvh, Sampled, dvh, pieces_of_mask, thinned
 from tumoar.errors import GeometryError
 from tumoar.evaluate import organ_mask
 from tumoar.image import Image, frame_digest
+from tumoar.io.identity import require_patient, same_person
 from tumoar.io.nifti import read_nifti
 from tumoar.io.results import ANATOMY, read_manifest
 from tumoar.io.rois import look_of
@@ -33,13 +34,17 @@ class Dosed:
     found: Sampled
 
 
-def dosed(path: Path, dose: Image) -> list[Dosed]:
-    """Every structure of a result folder or an RTSTRUCT file in a dose."""
-    return list(_of_result(path, dose) if path.is_dir() else _of_file(path, dose))
+def dosed(path: Path, dose: Image, person: Sequence[str] = ()) -> list[Dosed]:
+    """Every structure of a result folder or an RTSTRUCT file in a dose; `person` is whom the dose names."""
+    return list(_of_result(path, dose, person) if path.is_dir() else _of_file(path, dose, person))
 
 
-def _of_file(path: Path, dose: Image) -> Iterator[Dosed]:
+def _of_file(path: Path, dose: Image, person: Sequence[str]) -> Iterator[Dosed]:
     read = read_rtstruct(path)
+    if not same_person(read.person, person):
+        raise GeometryError(
+            "B34", "dose and structures are from different patients", do="give files of one patient"
+        )
     require_frame(frame_digest(read.frame), dose)
     colors = {organ.name: look_of(default_labels(), organ)[0] for organ in default_labels().organs}
     for number, outline in enumerate(read.outlines):
@@ -47,8 +52,9 @@ def _of_file(path: Path, dose: Image) -> Iterator[Dosed]:
         yield Dosed(outline.name, color, Sampled(dvh(pieces_of_outline(outline), dose)))
 
 
-def _of_result(out: Path, dose: Image) -> Iterator[Dosed]:
+def _of_result(out: Path, dose: Image, person: Sequence[str]) -> Iterator[Dosed]:
     manifest = read_manifest(out)
+    require_patient(manifest.get("patient", {}), manifest.get("key", ""), person, "the dose")
     require_frame(_reference_frame(manifest), dose)
     samples = _sampled(out, dose)
     table = default_labels()

@@ -29,7 +29,7 @@ def report_data(result: Segmentation, notes: Sequence[Note], manifest: Mapping[s
 
     Of the manifest it takes what `FROM_MANIFEST` names, the "stamps" of a run that was not the full one, and
     dose curves under "dose", if there are any: a list of {"name", "color", "dose" (Gy), "volume" (%)}, with
-    "low" and "high" (%) for a band.
+    "low" and "high" (%) for a band, and under "limits" the rows of limits.tsv.
     """
     grid, legend = result.case.grid, _legend(result)
     return {
@@ -51,6 +51,7 @@ def report_data(result: Segmentation, notes: Sequence[Note], manifest: Mapping[s
         "convergence": _convergence(result),
         "pictures": pictures(result, legend),
         "dose": [dict(curve) for curve in manifest.get("dose", ())],
+        "limits": [dict(row) for row in manifest.get("limits", ())],
         "settings": {**_flat(result.config.model_dump(mode="json")), "seed": result.seed},
         "seconds": {name: float(value) for name, value in result.seconds.items()},
         "run": _flat({name: manifest[name] for name in FROM_MANIFEST if name in manifest}),

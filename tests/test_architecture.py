@@ -21,9 +21,9 @@ LAYERS = {
     "io": 6, "assemble": 6, "evaluate": 6, "simulate": 6, "result": 6, "review": 6, "deliver": 6,
     "dose": 6, "contours": 6, "limits": 6, "margins": 6,
     "pipeline": 7, "report": 7,
-    "api": 8, "cli": 8, "__main__": 9, "__init__": 9,
+    "api": 8, "cohort": 8, "cli": 8, "__main__": 9, "__init__": 9,
 }  # fmt: skip
-READS_FILES = {"io", "cli", "report"}
+READS_FILES = {"io", "cli", "report", "cohort"}
 
 
 def _name(path):
@@ -78,4 +78,4 @@ def test_the_door_is_light():
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         ).stdout.split()
     )
-    assert not loaded & {"numpy", "scipy", "numba", "nibabel", "SimpleITK", "matplotlib", "pydantic"}
+    assert not loaded & {"numpy", "scipy", "numba", "nibabel", "SimpleITK", "matplotlib", "pydantic", "dask", "distributed"}

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src" / "tumoar").rglob("*.py"))
 RAISED = re.compile(
-    r"(?:Usage|UnreadableFile|Geometry|Channel|ModelFile|Fit|Output|Resource|Busy|Integrity)Error"
+    r"(?:Usage|UnreadableFile|Geometry|Channel|ModelFile|Fit|Cohort|Output|Resource|Busy|Integrity)Error"
     r'\(\s*"([\w-]+)"|Note\(\s*"([\w-]+)"'
 )
 

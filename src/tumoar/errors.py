@@ -70,6 +70,12 @@ class FitError(TumoarError):
     exit_code = 7
 
 
+class CohortError(TumoarError):
+    """Some subjects of a cohort failed; the others are done."""
+
+    exit_code = 8
+
+
 class OutputError(TumoarError):
     """The output cannot be written."""
 

@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from tumoar import __version__
+from tumoar.cli.cohort import cohort
 from tumoar.cli.demo import demo
 from tumoar.cli.doctor import doctor
 from tumoar.cli.dose import dose
@@ -38,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, segment, inspect, export, dose, report, evaluate, simulate, doctor):
+for command in (demo, segment, inspect, export, dose, report, evaluate, cohort, simulate, doctor):
     app.command()(command)
 app.add_typer(model)
 

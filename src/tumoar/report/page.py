@@ -7,7 +7,7 @@ import json
 import re
 from importlib.resources import files
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,22 +15,30 @@ from tumoar.errors import UnreadableFileError
 from tumoar.report.content import FORMAT
 from tumoar.report.plots import Line, Mark, Span, plot
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 VIEWER = "niivue-0.69.0.umd.js.gz"
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 
-def render(data: dict[str, Any]) -> str:
-    """One HTML page without any reference to the outside; it carries its data."""
+def environment() -> Environment:
+    """Where templates come from; whatever they are given is escaped, and nothing may be missing."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
 
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("tumoar.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def render(data: dict[str, Any]) -> str:
+    """One HTML page without any reference to the outside; it carries its data."""
+    from markupsafe import Markup
+
     viewer = gzip.decompress(files("tumoar").joinpath("data", "vendor", VIEWER).read_bytes()).decode()
     # Within a script "<" could begin the tag that ends it.
     packed = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
@@ -40,7 +48,7 @@ def render(data: dict[str, Any]) -> str:
         "chains": Markup(_chains(data["convergence"])),
         "dose": Markup(_dose(data["dose"])),
     }
-    page = environment.get_template("page.html")
+    page = environment().get_template("page.html")
     return page.render(d=data, plots=plots, data=Markup(packed), viewer=Markup(viewer))
 
 

@@ -1,0 +1,248 @@
+"""`tumoar cohort`: many patients, each in a process of its own, and a summary of all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from tumoar.errors import CohortError, UsageError
+
+if TYPE_CHECKING:
+    from tumoar.cohort.plan import Order
+    from tumoar.cohort.subjects import Subject
+
+OURS = (
+    "t1", "t1c", "t2", "flair", "dir", "ct", "image", "output", "threads", "max_memory", "resume",
+    "overwrite", "dry_run", "json", "quiet", "verbose", "strict",
+)  # fmt: skip
+"""Flags of `segment` that a cohort sets itself."""
+
+
+class Stage(StrEnum):
+    """What to do: the subjects, or their summary."""
+
+    participant = "participant"
+    group = "group"
+
+
+def cohort(
+    source: Annotated[Path, typer.Argument(help="BIDS dataset, or list (CSV, TSV).", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
+    stage: Annotated[Stage, typer.Argument(help="Segment everybody, or only sum up.", show_default=False)],
+    flags: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FLAGS", help="After --: flags for `tumoar segment`.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, compute nothing.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Subjects at a time (default: what memory and cores allow).")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler, say tcp://node1:8786.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each subject.")] = 1,
+    max_memory: Annotated[float, typer.Option(min=0.1, help="GB that each subject may take.")] = 4.0,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Minutes that each subject may take.")] = 240.0,
+    retries: Annotated[int, typer.Option(min=0, help="Further attempts where one may help.")] = 2,
+    participant_label: Annotated[
+        list[str] | None, typer.Option(help="Only this subject; more than once.", show_default=False)
+    ] = None,
+    session_label: Annotated[
+        list[str] | None, typer.Option(help="Only this session; more than once.", show_default=False)
+    ] = None,
+    index: Annotated[
+        int | None, typer.Option(help="Only the subject with this number in the plan, from 0.")
+    ] = None,
+    prefer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY-VALUE", help="Of several images the one with this BIDS entity."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Compute finished ones again.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only refusals.")] = False,
+) -> None:
+    """Outline tumor and organs at risk in many patients; finished ones are skipped, others continued."""
+    from tumoar.cohort.plan import Limits, Order, checked, digest_flags, select
+
+    extra = flags or []
+    tumor, files = parse_flags(extra)
+    if max(len(participant_label or []), len(session_label or [])) and index is not None:
+        raise UsageError("B61", "--index and labels at once", do="give one of them")
+    everybody = checked(find(source, prefer or []), tumor)
+    chosen = select(everybody, participant_label or [], session_label or [], index)
+    order = Order(
+        out=str(output.absolute()),
+        flags=tuple(extra),
+        folder=str(Path.cwd()),
+        digest=digest_flags(extra, files),
+        raw=str(source.absolute()) if source.is_dir() else None,
+        limits=Limits(timeout, max_memory, threads, retries),
+        overwrite=overwrite,
+    )
+    if dry_run:
+        for line in plan_lines(everybody, chosen, order, workers, scheduler):
+            typer.echo(line)
+        return
+    if stage is Stage.group:
+        summarize(everybody, order, quiet)
+        return
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, _leave)
+    failed = compute(chosen, order, workers, scheduler, quiet)
+    if len(chosen) == len(everybody):
+        summarize(everybody, order, quiet)
+    if failed:
+        listed = ", ".join(failed[:5]) + (" …" if len(failed) > 5 else "")
+        raise CohortError(
+            "B61",
+            f"{len(failed)} of {len(chosen)} failed",
+            found=listed,
+            do="see group.tsv, or the folder logs",
+        )
+
+
+def find(source: Path, prefer: list[str]) -> list[Subject]:
+    """Everybody in a dataset or a list."""
+    from tumoar.cohort.listing import read_list
+    from tumoar.cohort.subjects import find_subjects
+    from tumoar.contrasts import default_contrasts
+
+    if source.is_dir():
+        return find_subjects(source, prefer)
+    return read_list(source, list(default_contrasts()))
+
+
+def parse_flags(flags: list[str]) -> tuple[bool, list[Path]]:
+    """Check flags of `segment` before anybody's turn; returns whether tumor is asked for, and named files."""
+    import click
+    from typer.main import get_command
+
+    from tumoar.cli import app
+    from tumoar.cli.segment import load, resolve
+
+    command = get_command(app).commands["segment"]  # type: ignore[attr-defined]
+    try:
+        context = command.make_context("segment", ["--output", "-", *flags])
+    except click.ClickException as error:
+        raise UsageError(
+            "flags", f"flags for segment: {error.format_message()}", do="see `tumoar segment --help`"
+        ) from error
+    except click.exceptions.Exit as error:
+        raise UsageError("flags", "flags for segment: only those of a run", do="leave out --help") from error
+    given = {
+        name
+        for name in context.params
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+    taken = sorted((given - {"output"}) & set(OURS)) + (
+        ["output"] if "--output" in flags or "-o" in flags else []
+    )
+    if taken:
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in taken)
+        raise UsageError("flags", f"flags for segment: {words} is the cohort's to set", do="leave it out")
+    got = context.params
+    changes = {"samples": got["samples"], "burn_in": got["burn_in"]}
+    settings = resolve(
+        got["config"],
+        fast=got["fast"],
+        tumor=not got["no_tumor"],
+        prior=got["prior"],
+        chains=got["chains"],
+        gibbs=changes,
+    )
+    if got["model"] is not None:
+        load(got["model"])
+    files = [value for name, value in sorted(got.items()) if isinstance(value, Path) and name != "output"]
+    for file in files:
+        if not file.is_file():
+            raise UsageError("flags", "flags for segment: no such file", file=file)
+    return settings.tumor, files
+
+
+def plan_lines(
+    everybody: list[Subject], chosen: list[Subject], order: Order, workers: int | None, scheduler: str | None
+) -> list[str]:
+    """The plan: who, with what, what is there and what is missing."""
+    from tumoar.cli.cohort_watch import columns
+    from tumoar.cohort.plan import fitting_workers, has_checkpoints, has_result
+
+    rows = [("index", "name", "contrasts", "plan")]
+    new = bad = 0
+    for number, subject in enumerate(everybody):
+        if subject not in chosen:
+            continue
+        if subject.problem:
+            what, bad = subject.problem, bad + 1
+        elif has_result(subject, order) and not order.overwrite:
+            what = "has a result: skipped if it is of the same images and flags"
+        else:
+            what, new = "continue" if has_checkpoints(subject, order) else "run", new + 1
+        rows.append((str(number), subject.name, " ".join(subject.images), "; ".join((what, *subject.notes))))
+    used = workers or fitting_workers(order.limits, max(1, new))
+    where = f"scheduler {scheduler}" if scheduler else f"{used} at a time on this machine"
+    limits = order.limits
+    return [
+        *columns(rows),
+        f"{new} to run, {len(chosen) - new - bad} with a result, {bad} that cannot be run; {where}, "
+        f"each with {limits.threads} threads, {limits.gb:g} GB and {limits.minutes:g} min",
+    ]
+
+
+def compute(
+    subjects: list[Subject], order: Order, workers: int | None, scheduler: str | None, quiet: bool
+) -> list[str]:
+    """Run subjects; returns the names of those that failed. One alone needs no cluster."""
+    from tumoar.cli.cohort_watch import CohortWatch
+    from tumoar.cohort.plan import fitting_workers
+    from tumoar.cohort.supervise import supervise
+    from tumoar.cohort.tree import begin_tree
+
+    begin_tree(order)
+    if len(subjects) == 1 and workers is None and scheduler is None:
+        with CohortWatch(1, 1, quiet=quiet) as watch:
+            watch.add(supervise(subjects[0], order, watch.tell))
+        return [o.name for o in watch.outcomes if o.state == "failed"]
+    from tumoar.cohort.engine import connect, run
+
+    count = workers or fitting_workers(order.limits, len(subjects))
+    with connect(count, scheduler) as client:
+        slots = sum(client.nthreads().values())
+        with CohortWatch(len(subjects), slots, quiet=quiet) as watch:
+            watch.say(_welcome(len(subjects), slots, scheduler, client.dashboard_link))
+            for outcome in run(client, subjects, order, watch.tell):
+                watch.add(outcome)
+    return [o.name for o in watch.outcomes if o.state == "failed"]
+
+
+def _welcome(subjects: int, slots: int, scheduler: str | None, dashboard: str) -> str:
+    from importlib.util import find_spec
+
+    where = f"the scheduler {scheduler}" if scheduler else "this machine"
+    look = f"dashboard {dashboard}" if find_spec("bokeh") else "install bokeh for Dask's dashboard"
+    waiting = "" if slots else " (no worker has joined yet)"
+    return f"{subjects} subjects, {slots} at a time on {where}{waiting}; {look}"
+
+
+def summarize(subjects: list[Subject], order: Order, quiet: bool) -> None:
+    """Write the summary of what is there."""
+    from tumoar.cohort.group import write_group
+    from tumoar.cohort.tree import begin_tree
+
+    begin_tree(order)
+    counts = write_group(subjects, order)
+    if not quiet:
+        told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        typer.echo(f"{os.path.basename(order.out)}/group.html: {told}", err=True)
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    """Stopped from outside: what is running ends, and goes on with the same command."""
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.SIG_IGN)
+    typer.echo("stopped; the same command continues", err=True)
+    sys.exit(128 + number)

@@ -1,0 +1,1 @@
+"""Many patients: found in a dataset or a list, one process each, on one machine or a cluster."""

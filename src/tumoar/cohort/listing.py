@@ -1,0 +1,113 @@
+"""Who is in a cohort: the rows of a CSV or TSV list, checked as a whole before anybody's turn comes."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from tumoar.cohort.names import label_of
+from tumoar.cohort.subjects import Subject, require_unique
+from tumoar.errors import UnreadableFileError, UsageError
+
+LARGEST = 16 << 20
+SUBJECT, SESSION = "subject", "session"
+FORMULA = ("=", "+", "-", "@")
+"""What a spreadsheet would compute, and a command take for a flag."""
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+def read_list(path: Path, contrasts: Sequence[str]) -> list[Subject]:
+    """The subjects of a list; columns: subject, perhaps session, and contrasts, in any case.
+
+    Files are named relative to the list. A file that is not there is that subject's problem (B61); anything
+    wrong with the list itself refuses it.
+    """
+    rows = _rows(path)
+    _, header = next(rows, (0, []))
+    columns = [_column(cell, contrasts, path) for cell in header]
+    if SUBJECT not in columns:
+        raise _bad(path, f"no column '{SUBJECT}'", ", ".join(columns) or "an empty list")
+    repeated = {c for c in columns if columns.count(c) > 1}
+    if repeated:
+        raise _bad(path, "a column is there twice", ", ".join(sorted(repeated)))
+    out = []
+    for number, cells in rows:
+        if len(cells) != len(columns):
+            raise _bad(path, f"row {number} has {len(cells)} cells, the header {len(columns)}")
+        for column, cell in zip(columns, cells):
+            if cell.startswith(FORMULA):
+                raise _bad(path, f"row {number}, column {column}: a formula", repr(cell[:20]))
+        out.append(_subject(dict(zip(columns, cells)), path.parent))
+    if not out:
+        raise _bad(path, "no rows")
+    require_unique(out)
+    return out
+
+
+def _subject(row: dict[str, str], folder: Path) -> Subject:
+    label = label_of(row.pop(SUBJECT))
+    session = row.pop(SESSION, "")
+    session = label_of(session, "session") if session else ""
+    images = {contrast: str((folder / cell).absolute()) for contrast, cell in row.items() if cell}
+    problem: UnreadableFileError | None = None
+    if not images:
+        problem = UnreadableFileError("B61", "no image in this row")
+    for contrast, image in images.items():
+        series, mark, _ = image.rpartition("#")
+        if not (Path(image).exists() or (mark and Path(series).is_dir())):
+            problem = UnreadableFileError("B61", f"{contrast}: no such file", file=image)
+    if problem is None:
+        return Subject(label, session, images)
+    return Subject(label, session, images, code=problem.exit_code, problem=str(problem))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and cells, without empty rows."""
+    text = _text(path)
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        for cells in reader:
+            stripped = [cell.strip() for cell in cells]
+            if any(stripped):
+                yield reader.line_num, stripped
+    except csv.Error as error:
+        raise _bad(path, "not a table of comma- or tab-separated values", str(error)) from error
+
+
+def _text(path: Path) -> str:
+    """The text, whatever of UTF-8 and UTF-16 it is in."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        raise UnreadableFileError("B1", "cannot read the list", file=path) from error
+    if len(content) > LARGEST:
+        raise _bad(path, "too long for a list of subjects", f"more than {LARGEST >> 20} MB")
+    encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise _bad(path, "not UTF-8 text", do="save it as CSV UTF-8") from error
+    if "\0" in text:
+        raise _bad(path, "not a text, or UTF-16 without its mark", do="save it as CSV UTF-8")
+    return text
+
+
+def _column(cell: str, contrasts: Sequence[str], path: Path) -> str:
+    known = {name.lower(): name for name in (SUBJECT, SESSION, *contrasts)}
+    name = cell.lower()
+    if name in known:
+        return known[name]
+    near = get_close_matches(name, known, 1)
+    hint = f", did you mean '{known[near[0]]}'" if near else ""
+    raise _bad(path, f"unknown column '{cell[:40]}'{hint}", do=f"use {', '.join(known.values())}")
+
+
+def _bad(path: Path, what: str, found: str | None = None, do: str | None = None) -> UsageError:
+    return UsageError("B61", f"list not usable: {what}", file=path, found=found, do=do)

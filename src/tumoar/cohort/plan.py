@@ -1,0 +1,117 @@
+"""What a cohort's run will do: for whom, with what limits, and what is there already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tumoar import __version__
+from tumoar.cohort.names import LOGS, RESULTS
+from tumoar.cohort.subjects import Subject
+from tumoar.errors import ChannelError, UsageError
+from tumoar.io.manifest import MANIFEST
+
+CASE_GB = 4.0
+"""Memory to plan for one patient: four contrasts of a whole head at 1 mm take 2 to 3 GB."""
+MINUTES = 240.0
+RETRIES = 2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one subject's process; `retries` are further attempts where one may help."""
+
+    minutes: float = MINUTES
+    gb: float = CASE_GB
+    threads: int = 1
+    retries: int = RETRIES
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is done with every subject: plain values, for they travel to other machines."""
+
+    out: str
+    flags: tuple[str, ...] = ()  # for `tumoar segment`
+    folder: str = "."  # where relative names among the flags begin
+    digest: str = ""  # of the flags and of the files that they name
+    raw: str | None = None  # the BIDS dataset
+    limits: Limits = field(default_factory=Limits)
+    overwrite: bool = False
+    version: str = __version__
+    command: tuple[str, ...] = ()  # in place of our own child process
+
+    def result(self, name: str) -> Path:
+        """Folder of a subject's result."""
+        return Path(self.out) / RESULTS / name
+
+    def log(self, name: str, extension: str) -> Path:
+        """A subject's log or record."""
+        return Path(self.out) / LOGS / f"{name}{extension}"
+
+
+def digest_flags(flags: Iterable[str], files: Iterable[Path]) -> str:
+    """SHA-256 of flags and of the files that they name."""
+    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+    return hashlib.sha256(json.dumps([*flags, *contents]).encode()).hexdigest()
+
+
+def checked(subjects: Sequence[Subject], tumor: bool) -> list[Subject]:
+    """Subjects with what their contrasts alone tell: without a T1c or a FLAIR there is no tumor to find."""
+    from tumoar.contrasts import core_is_identifiable, find_contrast, tumor_is_constrained
+
+    out = []
+    for subject in subjects:
+        contrasts = [find_contrast(name) for name in subject.images]
+        if tumor and not subject.problem and not tumor_is_constrained(contrasts):
+            refusal = ChannelError(
+                "B41", "tumor cannot be told from these contrasts", found=", ".join(subject.images)
+            )
+            subject = replace(subject, code=refusal.exit_code, problem=str(refusal))
+        elif tumor and not subject.problem and not core_is_identifiable(contrasts):
+            subject = replace(subject, notes=(*subject.notes, "no T1c: whole tumor only"))
+        out.append(subject)
+    return out
+
+
+def select(
+    subjects: Sequence[Subject], labels: Sequence[str], sessions: Sequence[str], index: int | None
+) -> list[Subject]:
+    """Those named, or the one with this number, from 0; refused if there is none."""
+    if index is not None:
+        if not 0 <= index < len(subjects):
+            raise UsageError(
+                "B61", "no subject with this number", found=index, do=f"use 0 to {len(subjects) - 1}"
+            )
+        return [subjects[index]]
+    wanted = {label.removeprefix("sub-") for label in labels}
+    unknown = wanted - {s.label for s in subjects}
+    if unknown:
+        raise UsageError("B61", "no such subject", found=", ".join(sorted(unknown)), do="see --dry-run")
+    times = {session.removeprefix("ses-") for session in sessions}
+    out = [s for s in subjects if (not wanted or s.label in wanted) and (not times or s.session in times)]
+    if not out:
+        raise UsageError("B61", "no such session", found=", ".join(sorted(times)), do="see --dry-run")
+    return out
+
+
+def has_result(subject: Subject, order: Order) -> bool:
+    """Whether there is a result; whether it is this one's is found out when its turn comes."""
+    return (order.result(subject.name) / MANIFEST).is_file()
+
+
+def has_checkpoints(subject: Subject, order: Order) -> bool:
+    """Whether an interrupted run can be continued."""
+    result = order.result(subject.name)
+    return result.with_name(f".{result.name}.checkpoints").is_dir()
+
+
+def fitting_workers(limits: Limits, subjects: int) -> int:
+    """As many as cores and free memory allow, at least one and no more than there is work for."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 1e9
+    return max(1, min(cores // limits.threads, int(free / limits.gb), subjects))

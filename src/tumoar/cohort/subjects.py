@@ -1,0 +1,179 @@
+"""Who is in a cohort: the subjects and sessions of a BIDS dataset, and which image is which contrast."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tumoar.cohort.names import case_name, label_of
+from tumoar.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError, UsageError
+
+CONTRASTS = {
+    ("T1w", False): "T1",
+    ("T1w", True): "T1c",
+    ("T2w", False): "T2",
+    ("FLAIR", False): "FLAIR",
+    ("DIR", False): "DIR",
+    ("ct", False): "CT",
+    ("CT", False): "CT",
+}
+"""By suffix, and whether a contrast agent is named (ce-)."""
+FOLDERS = ("anat", "ct")
+_NIFTI = re.compile(r"(?P<entities>(?:[a-zA-Z0-9]+-[a-zA-Z0-9+]+_)+)(?P<suffix>[a-zA-Z0-9]+)\.nii(?:\.gz)?")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One patient, or one session of one: images by contrast, and why it cannot be run if it cannot."""
+
+    label: str
+    session: str = ""
+    images: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    code: int = 0
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """What its files begin with."""
+        return case_name(self.label, self.session)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """An image of a dataset: what its name says."""
+
+    path: Path
+    contrast: str
+    entities: dict[str, str]
+
+    @property
+    def kind(self) -> dict[str, str]:
+        """What tells it from others of its contrast, apart from the number of its run."""
+        return {k: v for k, v in self.entities.items() if k not in ("sub", "ses", "ce", "run")}
+
+    @property
+    def run(self) -> int:
+        """Number of its run, 0 if it has none."""
+        digits = re.sub("[^0-9]", "", self.entities.get("run", ""))
+        return int(digits) if digits else 0
+
+
+def find_subjects(root: Path, prefer: Sequence[str] = ()) -> list[Subject]:
+    """Everybody in a BIDS dataset, in the order of names; `prefer` holds entities such as "acq-mprage"."""
+    for text in prefer:
+        if not re.fullmatch("[a-z]+-[A-Za-z0-9+]+", text):
+            raise UsageError("prefer", "an entity is written key-value", found=text, do="say acq-mprage")
+    try:
+        folders = sorted(p for p in root.iterdir() if p.name.startswith("sub-") and p.is_dir())
+    except OSError as error:
+        raise UnreadableFileError("B1", "cannot read the dataset", file=root) from error
+    if not folders:
+        raise UsageError(
+            "B61", "no subjects here", file=root, do="give a BIDS dataset (folders sub-…) or a list"
+        )
+    out = []
+    for folder in folders:
+        sessions = sorted(p for p in folder.iterdir() if p.name.startswith("ses-") and p.is_dir())
+        places = [p for p in (folder, *sessions) if _scans(p)] or [folder]
+        out += [_subject(folder, place, prefer) for place in places]
+    require_unique(out)
+    known = {s.label for s in out}
+    return out + [
+        _refused(label, UnreadableFileError("B1", "in participants.tsv, but there is no such folder"))
+        for label in _participants(root)
+        if label not in known
+    ]
+
+
+def require_unique(subjects: Sequence[Subject]) -> None:
+    """Refuse two of one name, whatever letters are capital: some disks do not tell those apart."""
+    seen: set[str] = set()
+    for subject in subjects:
+        name = subject.name.lower()
+        if name in seen:
+            raise UsageError("B61", f"{subject.name} is there twice", do="give every subject its own name")
+        seen.add(name)
+
+
+def choose(scans: Sequence[Scan], prefer: Sequence[str]) -> tuple[Scan, str]:
+    """The one to take of several of a contrast, and what is to be said of it: never a silent guess."""
+    wanted = [s for s in scans if all(s.entities.get(p.split("-")[0]) == p.split("-")[1] for p in prefer)]
+    ranked = sorted(wanted or scans, key=lambda s: (len(s.kind), s.run))
+    first = ranked[0]
+    rivals = [s for s in ranked[1:] if len(s.kind) == len(first.kind) and s.kind != first.kind]
+    if rivals:
+        named = sorted({"_".join(f"{k}-{v}" for k, v in s.kind.items()) for s in (first, *rivals)})
+        raise ChannelError(
+            "B46",
+            f"{len(scans)} images may be the {first.contrast}",
+            found=", ".join(named),
+            do=f"choose with --prefer {named[0].split('_')[0]}",
+        )
+    if len(scans) == 1:
+        return first, ""
+    taken = "_".join(f"{k}-{v}" for k, v in first.entities.items() if k not in ("sub", "ses")) or "plainest"
+    return first, f"{first.contrast}: {len(scans)} images, {taken} taken"
+
+
+def _subject(folder: Path, place: Path, prefer: Sequence[str]) -> Subject:
+    own = {"sub": folder.name[4:]} | ({"ses": place.name[4:]} if place != folder else {})
+    label, session = label_of(own["sub"]), label_of(own["ses"], "session") if "ses" in own else ""
+    try:
+        images, notes = {}, []
+        scans = _scans(place)
+        for scan in scans:
+            if {k: v for k, v in scan.entities.items() if k in ("sub", "ses")} != own:
+                raise GeometryError(
+                    "B34", "an image is named for somebody else", file=scan.path, do="put it where it belongs"
+                )
+        for contrast in dict.fromkeys(s.contrast for s in scans):
+            scan, note = choose([s for s in scans if s.contrast == contrast], prefer)
+            if not scan.path.exists():
+                raise UnreadableFileError(
+                    "B1", "a link leads nowhere", file=scan.path, do="fetch the content (datalad get)"
+                )
+            images[contrast] = str(scan.path.absolute())
+            notes += [note] if note else []
+        if not images:
+            raise UnreadableFileError("B1", "no image found", do="names end in T1w, T2w, FLAIR or ct")
+    except TumoarError as refusal:
+        return _refused(label, refusal, session)
+    return Subject(label, session, images, tuple(notes))
+
+
+def _refused(label: str, refusal: TumoarError, session: str = "") -> Subject:
+    return Subject(label, session, code=refusal.exit_code, problem=str(refusal))
+
+
+def _scans(place: Path) -> list[Scan]:
+    """Images of a contrast that we know, by name; parts of complex images and single echoes are none."""
+    return sorted(_named(place), key=lambda s: (list(CONTRASTS.values()).index(s.contrast), s.path.name))
+
+
+def _named(place: Path) -> Iterator[Scan]:
+    for folder in FOLDERS:
+        if not (place / folder).is_dir():
+            continue
+        for entry in os.scandir(place / folder):
+            match = _NIFTI.fullmatch(entry.name)
+            if match is None:
+                continue
+            entities = dict(part.split("-", 1) for part in match["entities"].rstrip("_").split("_"))
+            contrast = CONTRASTS.get((match["suffix"], "ce" in entities))
+            if contrast and entities.get("part", "mag") == "mag" and "echo" not in entities:
+                yield Scan(Path(entry.path), contrast, entities)
+
+
+def _participants(root: Path) -> list[str]:
+    """Labels of participants.tsv, if there is one."""
+    try:
+        lines = (root / "participants.tsv").read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    if not lines or lines[0].split("\t")[0] != "participant_id":
+        return []
+    return [label_of(line.split("\t")[0]) for line in lines[1:] if line.strip()]

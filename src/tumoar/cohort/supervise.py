@@ -1,0 +1,310 @@
+"""One subject from beginning to end: a process of its own, watched over, tried again, and recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from tumoar import __version__
+from tumoar.cohort.plan import Order
+from tumoar.cohort.subjects import Subject
+from tumoar.cohort.tree import publish_tree
+from tumoar.errors import (
+    BusyError,
+    IntegrityError,
+    OutputError,
+    ResourceError,
+    TumoarError,
+    UnreadableFileError,
+    UsageError,
+    not_written,
+)
+from tumoar.io.manifest import add_files, digest_of_file, read_manifest, replace_text
+
+POLL = 0.5  # seconds between looks at a process
+GRACE = 10.0  # seconds that a process has to end by itself
+PAUSE = 5.0  # seconds before the second attempt; each further one waits twice as long
+NEEDS_REVIEW = 13
+MAY_HELP = (OutputError.exit_code, ResourceError.exit_code, BusyError.exit_code)
+"""A full disk, scarce memory and another run may be gone the next time; a bad image stays one."""
+_REFUSAL = re.compile(r"E\d+-\S+ .+")
+_THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_ITK_THREADS = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a subject's turn ended: "done", "skipped" (it was done already), "failed" or "stopped"."""
+
+    name: str
+    state: str
+    code: int = 0
+    reason: str = ""
+    seconds: float = 0.0
+    peak_gb: float = 0.0
+    attempts: int = 0
+    host: str = ""
+
+
+class End(NamedTuple):
+    """How a process ended; a negative code is the signal that ended it."""
+
+    code: int
+    reason: str
+    peak_gb: float
+    is_final: bool  # another attempt would end the same way
+
+
+class StoppedError(Exception):
+    """Nobody waits for this subject any more."""
+
+
+def supervise(
+    subject: Subject,
+    order: Order,
+    tell: Tell = lambda event: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Run a subject, unless the very same result is there; its outcome is also left as a record."""
+    start = time.monotonic()
+    peak, attempts = 0.0, 0
+    try:
+        if subject.problem:
+            end = End(subject.code, subject.problem, 0.0, True)
+        else:
+            request = _request(subject, order)
+            if not order.overwrite and is_finished(order.result(subject.name), request):
+                return _skipped(subject, order)
+            while True:
+                attempts += 1
+                end = _attempt(subject, order, attempts, tell, stopped)
+                peak = max(peak, end.peak_gb)
+                if end.code in (0, NEEDS_REVIEW) or end.is_final or attempts > order.limits.retries:
+                    break
+                _wait(PAUSE * 2 ** (attempts - 1), stopped)
+            if end.code in (0, NEEDS_REVIEW):
+                add_files(order.result(subject.name), (), cohort={"request": request})
+                publish_tree(subject, order)
+    except TumoarError as refusal:
+        end = End(refusal.exit_code, str(refusal), peak, True)
+    except StoppedError:
+        return Outcome(subject.name, "stopped", seconds=time.monotonic() - start, attempts=attempts)
+    state = "done" if end.code in (0, NEEDS_REVIEW) else "failed"
+    outcome = Outcome(
+        subject.name,
+        state,
+        end.code,
+        end.reason,
+        round(time.monotonic() - start, 1),
+        round(peak, 2),
+        attempts,
+        platform.node(),
+    )
+    write_record(order, outcome)
+    return outcome
+
+
+def _skipped(subject: Subject, order: Order) -> Outcome:
+    """The result is there; so must be its place in the tree, and a record that says so."""
+    publish_tree(subject, order)
+    try:
+        recorded = json.loads(order.log(subject.name, ".json").read_text(encoding="utf-8"))["state"]
+    except (OSError, ValueError, KeyError, TypeError):
+        recorded = ""
+    if recorded != "done":
+        write_record(order, Outcome(subject.name, "done"))
+    return Outcome(subject.name, "skipped")
+
+
+def write_record(order: Order, outcome: Outcome) -> None:
+    """Leave the outcome beside the log, for the summary."""
+    path = order.log(outcome.name, ".json")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written("cannot write a record", error, path) from error
+    replace_text(path, json.dumps(asdict(outcome), indent=1) + "\n")
+
+
+def is_finished(result: Path, request: str) -> bool:
+    """Whether a result is whole, and that of this request."""
+    try:
+        about = read_manifest(result).get("cohort", {})
+    except (IntegrityError, UnreadableFileError):
+        return False
+    return isinstance(about, dict) and about.get("request") == request
+
+
+def fingerprint(path: Path) -> str:
+    """SHA-256 of a file, or of all files of a DICOM folder (FOLDER#2 is one of its series)."""
+    folder, mark, number = str(path).rpartition("#")
+    place = Path(folder) if mark and number.isdecimal() and not path.exists() else path
+    try:
+        if place.is_file():
+            return digest_of_file(place)
+        if not place.is_dir():
+            raise UnreadableFileError("B1", "cannot read the image: no such file", file=path)
+        files = sorted(p for p in place.rglob("*") if p.is_file())
+        listed = [path.name, *(f"{p.relative_to(place)} {digest_of_file(p)}" for p in files)]
+    except OSError as error:
+        raise UnreadableFileError("B1", "cannot read the image", file=path) from error
+    return hashlib.sha256("\n".join(listed).encode()).hexdigest()
+
+
+def _request(subject: Subject, order: Order) -> str:
+    """SHA-256 of images, flags and version: what a finished result is recognized by."""
+    if order.version != __version__:
+        raise UsageError(
+            "version", "this worker has another version", found=__version__, do=f"install {order.version}"
+        )
+    images = {contrast: fingerprint(Path(image)) for contrast, image in subject.images.items()}
+    return hashlib.sha256(json.dumps([order.digest, order.version, images]).encode()).hexdigest()
+
+
+# ---- one process -------------------------------------------------------------------------------------------
+
+
+def _attempt(subject: Subject, order: Order, attempt: int, tell: Tell, stopped: Callable[[], bool]) -> End:
+    """Start the process and watch it to its end."""
+    log = order.log(subject.name, ".txt")
+    threads = str(order.limits.threads)
+    environment = os.environ | dict.fromkeys((*_THREADS, _ITK_THREADS), threads)
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "wb" if attempt == 1 else "ab") as file:
+            child = subprocess.Popen(
+                _command(subject, order),
+                cwd=order.folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise not_written("cannot start", error, log) from error
+    try:
+        with open(log, "rb") as written:
+            return _watch(child, written, order, lambda event: tell({"name": subject.name, **event}), stopped)
+    finally:
+        _end(child, signal.SIGTERM)
+
+
+def _command(subject: Subject, order: Order) -> list[str]:
+    own = order.command or (sys.executable, "-m", "tumoar.cohort.child")
+    images = [word for name, file in subject.images.items() for word in ("--image", f"{file}:{name}")]
+    limits = ["--threads", str(order.limits.threads), "--max-memory", str(order.limits.gb)]
+    again = "--overwrite" if order.overwrite else "--resume"
+    out = ["--output", str(order.result(subject.name))]
+    return [*own, "segment", *images, *out, *limits, again, "--json", *order.flags]
+
+
+def _watch(
+    child: subprocess.Popen[bytes], log: BinaryIO, order: Order, tell: Tell, stopped: Callable[[], bool]
+) -> End:
+    """Follow a process; end it where it takes too long, too much, or is no longer wanted."""
+    start, peak, last = time.monotonic(), 0.0, ""
+    limits = order.limits
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            code = child.wait(POLL)
+            last = _told(log, last, tell)
+            return _ended(code, last, peak)
+        last = _told(log, last, tell)
+        peak = max(peak, memory_gb(child.pid))
+        if peak > limits.gb:
+            _end(child, signal.SIGKILL)
+            refusal = ResourceError(
+                "memory",
+                "it took more memory than allowed",
+                found=f"{peak:.1f} GB",
+                do=f"allow more than {limits.gb:g} GB with --max-memory",
+            )
+            return End(refusal.exit_code, str(refusal), peak, True)
+        if time.monotonic() - start > 60 * limits.minutes:
+            _end(child, signal.SIGTERM)
+            refusal = ResourceError(
+                "time",
+                "it took longer than allowed",
+                found=f"{limits.minutes:g} minutes",
+                do="run the cohort again to continue it, with a longer --timeout",
+            )
+            return End(refusal.exit_code, str(refusal), peak, True)
+        if stopped():
+            raise StoppedError
+
+
+def _ended(code: int, refusal: str, peak: float) -> End:
+    if code in (0, NEEDS_REVIEW):
+        return End(code, "", peak, True)
+    if code < 0:
+        return End(code, f"ended by signal {-code} ({signal.Signals(-code).name})", peak, False)
+    return End(code, refusal or f"ended with code {code}", peak, code not in MAY_HELP)
+
+
+def _told(log: BinaryIO, last: str, tell: Tell) -> str:
+    """Pass on the newest step that the log tells of; returns the last refusal in it."""
+    step = None
+    for line in log:
+        text = line.decode(errors="replace").strip()
+        if _REFUSAL.fullmatch(text):
+            last = text
+        elif text.startswith('{"event": "progress"'):
+            with suppress(ValueError):
+                step = json.loads(text)
+    if step is not None:
+        tell({"stage": step.get("stage"), "done": step.get("done"), "total": step.get("total")})
+    return last
+
+
+def _end(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
+    """End a process and what it has started, gently at first if told so."""
+    if child.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, how)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    if child.stdin is not None:
+        with suppress(OSError):
+            child.stdin.close()
+
+
+def memory_gb(pid: int) -> float:
+    """Resident memory of a process and its children, 10⁹ bytes; 0 if it is gone."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return 0.0
+    total = 0
+    for member in family:
+        with suppress(psutil.Error):
+            total += member.memory_info().rss
+    return total / 1e9
+
+
+def _wait(seconds: float, stopped: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if stopped():
+            raise StoppedError
+        time.sleep(POLL)

@@ -1,0 +1,134 @@
+"""A result as part of a BIDS-derivatives tree: the files that `tumoar segment` wrote, under BIDS names.
+
+The files are linked, so that they take no further space; where a disk has no links they are copied.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+from tumoar import __version__
+from tumoar.cohort.names import LOGS, RESULTS, case_name, tree_names
+from tumoar.cohort.plan import Order
+from tumoar.cohort.subjects import Subject
+from tumoar.errors import UsageError, not_written
+from tumoar.io.manifest import MANIFEST, digest_of_file, publish, replace_text
+
+BIDS_VERSION = "1.10.0"
+DESCRIPTION = "dataset_description.json"
+IGNORED = f"{RESULTS}/\n{LOGS}/\ngroup.*\n"
+README = """Tumors and organs at risk, outlined by tumoar. For research; not a medical device.
+
+sub-*/        labels (dseg), one mask and one vote fraction (probseg) per structure, named after BIDS
+results/      the same with everything else of each run: report.html, volumes.tsv, run.json …
+logs/         how each run went
+group.tsv     one row per subject or session: status, flags, volumes with 90 % intervals
+group.html    the same to look at, with pictures
+"""
+_KINDS = {
+    "dseg": "Structures and tumor, tumor over anatomy: vote over samples of the posterior",
+    "mask": "One structure, not cut by tumor: vote over samples of the posterior",
+    "probseg": "Share of samples of the posterior in which a voxel belongs to the structure",
+}
+
+
+def begin_tree(order: Order) -> None:
+    """What stands at the top of the tree; a folder of something else is refused."""
+    out = Path(order.out)
+    if order.raw is not None and out.resolve() == Path(order.raw).resolve():
+        raise UsageError("output", "the output is the dataset itself", do="give another folder")
+    try:
+        there = json.loads((out / DESCRIPTION).read_text(encoding="utf-8"))
+        ours = there["GeneratedBy"][0]["Name"] == "tumoar"
+    except FileNotFoundError:
+        ours = not out.exists() or not any(out.iterdir())
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        ours = False
+    if not ours:
+        raise UsageError("output", "the output folder holds something else", file=out, do="give another one")
+    description: dict[str, Any] = {
+        "Name": "tumoar: tumors and organs at risk",
+        "BIDSVersion": BIDS_VERSION,
+        "DatasetType": "derivative",
+        "License": "n/a",
+        "GeneratedBy": [{"Name": "tumoar", "Version": __version__}],
+    }
+    if order.raw is not None:
+        raw = os.path.relpath(order.raw, out)
+        description |= {"SourceDatasets": [{"URL": raw}], "DatasetLinks": {"raw": raw}}
+    try:
+        for folder in (RESULTS, LOGS):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in (
+            (DESCRIPTION, json.dumps(description, indent=1) + "\n"),
+            ("README", README),
+            (".bidsignore", IGNORED),
+        ):
+            if not (out / name).is_file() or (out / name).read_text(encoding="utf-8") != text:
+                replace_text(out / name, text)
+    except OSError as error:
+        raise not_written("cannot write the cohort", error, out) from error
+
+
+def publish_tree(subject: Subject, order: Order) -> None:
+    """Put a finished result into the tree, unless it is there already; it appears whole."""
+    result, out = order.result(subject.name), Path(order.out)
+    manifest = json.loads((result / MANIFEST).read_text(encoding="utf-8"))
+    files, reference = manifest["files"], manifest["reference"]
+    names = tree_names(subject.name, files, reference)
+    if all(_is_same(result / source, out / target, files[source]) for source, target in names.items()):
+        return
+    top = out.joinpath(*subject.name.split("_"), "anat")
+    work = top.with_name(f".anat.{uuid.uuid4().hex}")
+    try:
+        work.mkdir(parents=True)
+        for source, target in names.items():
+            path = work / Path(target).name
+            _link(result / source, path)
+            if path.name.endswith(".nii.gz"):
+                suffix = path.name.removesuffix(".nii.gz").rpartition("_")[2]
+                card = json.dumps(_card(subject, order, suffix, reference), indent=1) + "\n"
+                path.with_name(path.name.replace(".nii.gz", ".json")).write_text(card, encoding="utf-8")
+        publish(work, top)
+    except OSError as error:
+        raise not_written("cannot write the tree", error, top) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _card(subject: Subject, order: Order, suffix: str, reference: str) -> dict[str, Any]:
+    """What BIDS wants to know of an image; files outside a dataset are not named."""
+    card: dict[str, Any] = {"Description": _KINDS[suffix], "Manual": False}
+    if suffix == "mask":
+        card["Type"] = "ROI"
+    if order.raw is not None:
+        uris = {
+            contrast: f"bids:raw:{Path(os.path.relpath(image, order.raw)).as_posix()}"
+            for contrast, image in subject.images.items()
+        }
+        card["Sources"] = list(uris.values())
+        if reference in uris:
+            card["SpatialReference"] = uris[reference]
+    else:
+        card["SpatialReference"] = f"the {reference} of {case_name(subject.label, subject.session)}"
+    return card
+
+
+def _is_same(source: Path, target: Path, digest: str) -> bool:
+    """Whether the tree has this very file, or a copy of it."""
+    try:
+        return os.path.samestat(source.stat(), target.stat()) or digest_of_file(target) == digest
+    except OSError:
+        return False
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,102 @@
+"""The page of a cohort: who is done, volumes side by side, and a picture of everybody."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from html import escape
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from tumoar.report.page import environment, read_data
+
+HEIGHT = 132
+"""Pixels of a thumbnail, drawn at twice that on fine screens."""
+QUALITY = 78
+SHOWN_FIRST = ("T1c", "FLAIR", "T2", "T1")
+_WIDTH, _ROW, _LEFT, _RIGHT = 560, 34, 8, 8
+
+
+def thumbnails(page: str) -> list[dict[str, str]]:
+    """Small pictures in three planes, of the contrast that shows most, from a subject's report."""
+    pictures = read_data(page)["pictures"]
+    names = [p["contrast"] for p in pictures]
+    if not names:
+        return []
+    chosen = next((name for name in SHOWN_FIRST if name in names), names[0])
+    return [
+        {"plane": p["plane"], "contrast": chosen, "jpeg": _small(p["png"])}
+        for p in pictures
+        if p["contrast"] == chosen
+    ]
+
+
+def render_group(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], version: str) -> str:
+    """One HTML page without any reference to the outside but to the reports beside it."""
+    from markupsafe import Markup
+
+    organs = list(dict.fromkeys(name for row in rows for name in row["volumes"]))
+    boxes = [{"name": name, **_box(name, rows)} for name in organs]
+    done = [row for row in rows if row["state"] == "done"]
+    return (
+        environment()
+        .get_template("group.html")
+        .render(
+            rows=rows,
+            done=done,
+            others=[row for row in rows if row["state"] != "done"],
+            counts=counts,
+            review=sum(row["status"] != "OK" for row in done),
+            unusual=sum(bool(row["unusual"]) for row in done),
+            boxes=[box | {"svg": Markup(box["svg"])} for box in boxes],
+            version=version,
+        )
+    )
+
+
+def _box(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Box over quartiles, whiskers to the last within 1.5 times its width, everybody a dot that is a link."""
+    have = [(row, float(row["volumes"][name]["mean_cm3"])) for row in rows if name in row["volumes"]]
+    values = np.array([value for _, value in have])
+    low, middle, high = np.percentile(values, [25, 50, 75])
+    inside = values[(values >= low - 1.5 * (high - low)) & (values <= high + 1.5 * (high - low))]
+    start, stop = min(0.0, float(values.min())), max(float(values.max()), 1e-9)
+
+    def px(value: float) -> float:
+        return _LEFT + (value - start) / (stop - start) * (_WIDTH - _LEFT - _RIGHT)
+
+    y = _ROW / 2
+    parts = [
+        f'<svg class="box" viewBox="0 0 {_WIDTH} {_ROW}" role="img" aria-label="volumes of {escape(name)}">',
+        f'<line class="axis" x1="{px(inside.min()):.1f}" x2="{px(inside.max()):.1f}" y1="{y}" y2="{y}"/>',
+        f'<rect x="{px(low):.1f}" y="{y - 9}" width="{max(px(high) - px(low), 1):.1f}" height="18"/>',
+        f'<line class="middle" x1="{px(middle):.1f}" x2="{px(middle):.1f}" y1="{y - 9}" y2="{y + 9}"/>',
+    ]
+    for number, (row, value) in enumerate(have):
+        odd = any(item["name"] == name for item in row["unusual"])
+        shift = 6 * ((number * 0.618034) % 1 - 0.5)  # spread out, the same way each time
+        parts.append(
+            f'<a href="#{escape(row["name"])}"><circle class="{"odd" if odd else ""}" cx="{px(value):.1f}" '
+            f'cy="{y + shift:.1f}" r="3"/><title>{escape(row["name"])}: {value:.2f} cm³</title></a>'
+        )
+    return {
+        "svg": "".join([*parts, "</svg>"]),
+        "median": float(middle),
+        "low": float(values.min()),
+        "high": float(values.max()),
+    }
+
+
+def _small(png: str) -> str:
+    from PIL import Image
+
+    picture = Image.open(BytesIO(b64decode(png))).convert("RGB")
+    height = 2 * HEIGHT
+    if picture.height > height:
+        width = max(1, round(picture.width * height / picture.height))
+        picture = picture.resize((width, height), Image.Resampling.LANCZOS)
+    out = BytesIO()
+    picture.save(out, "JPEG", quality=QUALITY)
+    return b64encode(out.getvalue()).decode("ascii")

@@ -100,6 +100,25 @@ def mask_of(shape: Shape, spacing: tuple[float, float, float], rng: np.random.Ge
     return Image(share, grid)
 
 
+def possible(mask: Image, axis: int, percent: float) -> tuple[float, float]:
+    """Lowest and highest D of `percent` among all bodies that have this mask, Gy.
+
+    A mask says how much of a voxel is inside, not where: all of it may lie at the end of higher dose, or all
+    at the other. Whatever reads the mask, half of the range is an error that it cannot exclude.
+    """
+    f = np.moveaxis(np.asarray(mask.data, float), axis, 0).reshape(mask.grid.shape[axis], -1)
+    step = mask.grid.spacing[axis]
+    low = (mask.grid.affine[axis, 3] + step * (np.arange(len(f)) - 0.5))[:, None]
+    wanted = percent / 100 * f.sum() * step
+
+    def at(start: np.ndarray) -> float:
+        """The place that `wanted` lies above, with what is inside a voxel beginning at `start`."""
+        above = lambda t: float(np.clip(start + f * step - t, 0, f * step).sum()) - wanted  # noqa: E731
+        return CENTER_GY + GRADIENT * brentq(above, low.min() - step, low.max() + 2 * step)
+
+    return at(low), at(low + (1 - f) * step)
+
+
 def linear_dose(axis: int, spacing: float = 2.5) -> Image:
     """CENTER_GY at the origin, rising along an axis."""
     half = 40

@@ -31,6 +31,14 @@ def random_frame(rng: np.random.Generator, *, axial: bool | None = None) -> Fram
     return Frame(Grid(SIZE, affine), is_axial)
 
 
+def transverse(grid: Grid, *, square: bool = False) -> Grid:
+    """The same voxels as slices in the standard order: columns to the left, rows to the back, slices up."""
+    spacing = grid.spacing[[0, 0, 2]] if square else grid.spacing
+    affine = np.diag([-spacing[0], -spacing[1], spacing[2], 1.0])
+    affine[:3, 3] = grid.affine[:3, 3]
+    return Grid(grid.shape, affine)
+
+
 def rod(rng: np.random.Generator, shape: tuple[int, ...], length: int) -> np.ndarray:
     """A few voxels in a row along an axis."""
     mask = np.zeros(shape, bool)
@@ -53,7 +61,7 @@ def blob(rng: np.random.Generator, shape: tuple[int, ...], holes: bool) -> np.nd
 
 
 def random_masks(rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    masks = {f"Rod_{n}": rod(rng, shape, n) for n in (1, 2, 3, 4, 6)}
+    masks = {f"Rod_{n}": rod(rng, shape, n) for n in (1, 2, 3, 4, 5, 6)}
     return masks | {
         "Blob": blob(rng, shape, holes=False),
         "Shell": blob(rng, shape, holes=True),

@@ -139,7 +139,8 @@ def test_outlines_of_a_structure_set_as_reference(folder, capfd):
     assert all(float(found[name]["dice"]) == 1.0 for name in ("GTV", "Edema"))
     data = dcmread(drawn)
     for contour in data.ROIContourSequence[0].ContourSequence:
-        points = np.array(contour.ContourData, float).reshape(-1, 3) + [3.0, 0, 0]
+        points = np.array(contour.ContourData, float).reshape(-1, 3)
+        points[:, 0] += 3.0
         contour.ContourData = [f"{v:.6g}" for v in points.ravel()]
     data.save_as(drawn)
     _, told, _ = call(capfd, "evaluate", folder / "out", "--reference", drawn)

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from tumoar.cohort.subjects import Subject
 
 OURS = (
-    "t1", "t1c", "t2", "flair", "dir", "ct", "image", "output", "threads", "max_memory", "resume",
+    "t1", "t1c", "t2", "flair", "dir", "ct", "image", "threads", "max_memory", "resume",
     "overwrite", "dry_run", "json", "quiet", "verbose", "strict",
 )  # fmt: skip
-"""Flags of `segment` that a cohort sets itself."""
+"""Flags of `segment` that a cohort sets itself, apart from --output."""
+NOWHERE = "-"
 
 
 class Stage(StrEnum):
@@ -119,33 +120,17 @@ def find(source: Path, prefer: list[str]) -> list[Subject]:
 
 def parse_flags(flags: list[str]) -> tuple[bool, list[Path]]:
     """Check flags of `segment` before anybody's turn; returns whether tumor is asked for, and named files."""
-    import click
     from typer.main import get_command
 
     from tumoar.cli import app
     from tumoar.cli.segment import load, resolve
 
     command = get_command(app).commands["segment"]  # type: ignore[attr-defined]
-    try:
-        context = command.make_context("segment", ["--output", "-", *flags])
-    except click.ClickException as error:
-        raise UsageError(
-            "flags", f"flags for segment: {error.format_message()}", do="see `tumoar segment --help`"
-        ) from error
-    except click.exceptions.Exit as error:
-        raise UsageError("flags", "flags for segment: only those of a run", do="leave out --help") from error
-    given = {
-        name
-        for name in context.params
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    }
-    taken = sorted((given - {"output"}) & set(OURS)) + (
-        ["output"] if "--output" in flags or "-o" in flags else []
-    )
+    got = command.make_context("tumoar segment", ["--output", NOWHERE, *flags]).params
+    taken = [name for name in OURS if got[name]] + (["output"] if str(got["output"]) != NOWHERE else [])
     if taken:
         words = ", ".join(f"--{name.replace('_', '-')}" for name in taken)
         raise UsageError("flags", f"flags for segment: {words} is the cohort's to set", do="leave it out")
-    got = context.params
     changes = {"samples": got["samples"], "burn_in": got["burn_in"]}
     settings = resolve(
         got["config"],

@@ -21,7 +21,7 @@ from tumoar.io.manifest import MANIFEST, digest_of_file, publish, replace_text
 
 BIDS_VERSION = "1.10.0"
 DESCRIPTION = "dataset_description.json"
-IGNORED = f"{RESULTS}/\n{LOGS}/\ngroup.*\n"
+IGNORED = f"{RESULTS}\n{LOGS}\ngroup.*\n"
 README = """Tumors and organs at risk, outlined by tumoar. For research; not a medical device.
 
 sub-*/        labels (dseg), one mask and one vote fraction (probseg) per structure, named after BIDS
@@ -35,6 +35,11 @@ _KINDS = {
     "mask": "One structure, not cut by tumor: vote over samples of the posterior",
     "probseg": "Share of samples of the posterior in which a voxel belongs to the structure",
 }
+_COLUMNS = {
+    "tg263": "Structure that the label is part of, by its TG-263 name",
+    "snomed": "SNOMED CT concept",
+}
+"""Of the table of labels, beyond those that BIDS knows."""
 
 
 def begin_tree(order: Order) -> None:
@@ -106,6 +111,8 @@ def _card(subject: Subject, order: Order, suffix: str, reference: str) -> dict[s
     card: dict[str, Any] = {"Description": _KINDS[suffix], "Manual": False}
     if suffix == "mask":
         card["Type"] = "ROI"
+    if suffix == "dseg":
+        card |= {name: {"Description": text} for name, text in _COLUMNS.items()}
     if order.raw is not None:
         uris = {
             contrast: f"bids:raw:{Path(os.path.relpath(image, order.raw)).as_posix()}"

@@ -1,0 +1,91 @@
+"""`tumoar cohort` at the door: the plan, what is refused before anybody's turn, one subject, the summary."""
+
+from functools import partial
+
+import pytest
+from small_cohort import FAKE
+
+from tumoar.cli import main
+from tumoar.cohort import plan
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    for label, kind in (("01", "good"), ("02", "bad")):
+        folder = tmp_path / "raw" / f"sub-{label}" / "anat"
+        folder.mkdir(parents=True)
+        (folder / f"sub-{label}_ce-gd_T1w.nii.gz").write_text(kind)
+    (tmp_path / "raw" / "sub-03").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan, "Order", partial(plan.Order, command=FAKE))
+    return tmp_path
+
+
+def call(capfd, *arguments):
+    with pytest.raises(SystemExit) as end:
+        main(["cohort", *map(str, arguments)])
+    out, err = capfd.readouterr()
+    return end.value.code, out, err
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(study, capfd):
+    code, out, err = call(capfd, "raw", "out", "participant", "--dry-run", "--workers", 2)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split()[:3] for line in lines[1:3]] == [["0", "sub-01", "T1c"], ["1", "sub-02", "T1c"]]
+    assert "E3-B1 no image found" in lines[3]
+    assert lines[4].startswith("2 to run, 0 with a result, 1 that cannot be run; 2 at a time")
+    assert not (study / "out").exists()
+
+
+def test_one_subject_as_an_array_job_runs_it(study, capfd):
+    code, _, err = call(capfd, "raw", "out", "participant", "--index", 0)
+    assert code == 0, err
+    assert "sub-01 done" in err
+    code, _, err = call(capfd, "raw", "out", "participant", "--participant-label", "01")
+    assert (code, "sub-01 done already" in err) == (0, True)
+    code, _, err = call(capfd, "raw", "out", "participant", "--participant-label", "02", "-q")
+    assert (code, err) == (
+        8,
+        "E8-B61 1 of 1 failed | found: sub-02 | do: see group.tsv, or the folder logs\n",
+    )
+    code, out, err = call(capfd, "raw", "out", "participant", "--dry-run")
+    assert out.splitlines()[1].endswith("has a result: skipped if it is of the same images and flags")
+    code, _, err = call(capfd, "raw", "out", "group")
+    assert (code, err) == (0, "out/group.html: 1 done, 2 failed\n")
+
+
+def test_everybody_on_a_list(study, capfd):
+    image = "raw/sub-01/anat/sub-01_ce-gd_T1w.nii.gz"
+    (study / "list.csv").write_text(f"subject,t1c\nA,{image}\nB,gone.nii.gz\n")
+    code, out, _ = call(capfd, "list.csv", "out", "participant", "--dry-run", "--", "--no-tumor")
+    assert code == 0
+    assert "E3-B61 T1c: no such file | file: gone.nii.gz" in out
+    (study / "list.csv").write_text(f"subject,t1c\nA,{image}\n")
+    code, _, err = call(capfd, "list.csv", "out", "participant")
+    assert (code, (study / "out" / "group.html").exists()) == (0, True), err
+    card = (study / "out" / "sub-A/anat/sub-A_space-T1c_seg-tumoar_dseg.json").read_text()
+    assert "sub-01" not in card, "where a file outside a dataset lay is not told"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["raw", "out", "participant", "--index", "7"], "E2-B61 no subject with this number"),
+        (["raw", "out", "participant", "--index", "0", "--participant-label", "01"], "E2-B61 --index and"),
+        (["raw", "out", "participant", "--", "--burnin", "3"], "No such option: --burnin"),
+        (["raw", "out", "participant", "--", "--samples", "0"], "E2-B55 setting gibbs.samples"),
+        (["raw", "out", "participant", "--", "--t1c", "x"], "E2-flags flags for segment: --t1c is the"),
+        (["raw", "out", "participant", "--", "-o", "x"], "E2-flags flags for segment: --output is the"),
+        (["raw", "out", "participant", "--", "--exclude", "x"], "E2-flags flags for segment: no such file"),
+        (["raw", "raw", "participant", "--index", "0"], "E2-output the output is the dataset itself"),
+        (["nowhere.csv", "out", "participant"], "E3-B1 cannot read the list"),
+        (["raw", "out", "both"], "Usage"),
+    ],
+)
+def test_what_is_refused_before_anybodys_turn(study, capfd, arguments, sentence):
+    code, _, err = call(capfd, *arguments)
+    assert code in (2, 3)
+    assert sentence in err
+    assert "Traceback" not in err
+    assert not (study / "out").exists()

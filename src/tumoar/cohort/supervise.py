@@ -287,19 +287,13 @@ def _end(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
 
 
 def memory_gb(pid: int) -> float:
-    """Resident memory of a process and its children, 10⁹ bytes; 0 if it is gone."""
+    """Resident memory of a process, 10⁹ bytes; 0 if it is gone."""
     import psutil
 
     try:
-        process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
+        return float(psutil.Process(pid).memory_info().rss) / 1e9
     except psutil.Error:
         return 0.0
-    total = 0
-    for member in family:
-        with suppress(psutil.Error):
-            total += member.memory_info().rss
-    return total / 1e9
 
 
 def _wait(seconds: float, stopped: Callable[[], bool]) -> None:

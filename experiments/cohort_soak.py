@@ -1,0 +1,376 @@
+"""Everything that happens to a cohort: bad images, a lost worker, a hanging subject, an interruption.
+
+Small simulated patients run through `tumoar cohort` as a user would run it. A tenth of them have images that
+must be refused. While they run, one worker is killed, later the client is interrupted and started again, then
+one subject's process is frozen until its time is up; a last start finishes that one. In the end every good
+subject must have been computed to its end exactly once, every bad one be listed with its reason, and the
+client's memory have stayed flat. Once with a cluster of its own, once with a scheduler and two workers that
+are processes of their own, over TCP.
+
+    python experiments/cohort_soak.py [--quick] [--folder DIR] [--subjects 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent))
+import small_patients
+
+from tumoar.image import Grid
+from tumoar.io.nifti import write_nifti
+
+PROJECT = Path(__file__).resolve().parents[1]
+MINUTES = 2.5
+OUTCOME = re.compile(r"\d s  (sub-\w+) (done already|done|FAILED)")
+
+
+# ---- patients ------------------------------------------------------------------------------------------
+
+
+def truncate(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flatten(path: Path) -> None:
+    write_nifti(path, np.full((64, 64, 64), 7, np.float32), Grid((64, 64, 64), np.eye(4)))
+
+
+def disorient(path: Path) -> None:
+    """Neither form is set."""
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    content[252:256] = bytes(4)
+    path.write_bytes(gzip.compress(bytes(content)))
+
+
+def quantize(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    write_nifti(path, rng.integers(0, 9, (64, 64, 64)).astype(np.uint8), Grid((64, 64, 64), np.eye(4)))
+
+
+def rename(path: Path) -> None:
+    """Neither a T1c nor a FLAIR is left."""
+    for image in path.parent.glob("*.nii.gz"):
+        image.unlink()
+    (path.parent / f"{path.name.split('_')[0]}_T2w.nii.gz").write_bytes(b"")
+
+
+FAULTS = {truncate: 3, empty: 3, flatten: 5, disorient: 4, quantize: 5, rename: 5}
+"""What is done to an image, and the code that must come of it."""
+
+
+def make_patients(folder: Path, count: int) -> dict[str, int]:
+    """A BIDS dataset; returns the expected code of every bad subject, evenly spread over all."""
+    bad = {}
+    faults = list(FAULTS.items())[: max(1, count // 10)]
+    for n in range(count):
+        label = f"{n + 1:03}"
+        name = f"sub-{label}"
+        turn, rest = divmod(n, max(1, count // len(faults)))
+        done = folder / ".spoiled" / name
+        if not done.exists():
+            small_patients.write_patient(folder, label, seed=n)
+        if rest == 2 and turn < len(faults):
+            spoil, bad[name] = faults[turn]
+            if not done.exists():
+                spoil(next((folder / name / "anat").glob("*_T1w.nii.gz")))
+                done.parent.mkdir(exist_ok=True)
+                done.touch()
+    return bad
+
+
+# ---- one start of the client ---------------------------------------------------------------------------
+
+
+class Run:
+    """The command, started; its lines and memory are read while it runs."""
+
+    def __init__(self, arguments: list[str]):
+        self.outcomes: list[tuple[str, str]] = []
+        self.memory: list[float] = []
+        self.lines: list[str] = []
+        self.start = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tumoar", *arguments], stderr=subprocess.PIPE, text=True
+        )
+        self.threads = [threading.Thread(target=f, daemon=True) for f in (self._read, self._measure)]
+        for thread in self.threads:
+            thread.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip())
+            found = OUTCOME.search(line)
+            if found:
+                self.outcomes.append((found[1], found[2]))
+
+    def _measure(self):
+        while self.process.poll() is None:
+            try:
+                self.memory.append(psutil.Process(self.process.pid).memory_info().rss / 1e6)
+            except psutil.Error:
+                return
+            time.sleep(0.5)
+
+    def wait_for(self, condition):
+        """Whether a condition came true before the end."""
+        while self.process.poll() is None:
+            if condition():
+                return True
+            time.sleep(0.1)
+        return False
+
+    def end(self) -> int:
+        """Exit code, when it is over."""
+        code = self.process.wait()
+        for thread in self.threads:
+            thread.join(10)
+        self.seconds = time.monotonic() - self.start
+        return code
+
+
+def children(out: Path) -> dict[str, psutil.Process]:
+    """Processes of subjects that are running, by subject."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "tumoar.cohort.child" in words:
+            path = Path(words[words.index("--output") + 1])
+            if path.parent.parent == out:
+                found[path.name] = process
+    return found
+
+
+def kill_worker(out: Path) -> str:
+    """Kill the worker of some subject; returns whose."""
+    while True:
+        for name, child in children(out).items():
+            worker = child.parent()
+            if worker is not None:
+                worker.kill()
+                return name
+        time.sleep(0.1)
+
+
+def freeze(out: Path, name: str) -> bool:
+    """Stop a subject's process if it runs; returns whether it did."""
+    child = children(out).get(name)
+    if child is None:
+        return False
+    child.send_signal(signal.SIGSTOP)
+    return True
+
+
+@contextmanager
+def scheduler(folder: Path):
+    """A scheduler and two workers on the loopback address."""
+    dask, file = (sys.executable, "-m", "dask"), folder / "scheduler.json"
+    file.unlink(missing_ok=True)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    place = ("--no-dashboard", "--host", "127.0.0.1")
+    processes = [
+        subprocess.Popen([*dask, "scheduler", "--port", "0", "--scheduler-file", str(file), *place], **quiet)
+    ]
+    try:
+        while not (file.exists() and file.read_text().rstrip().endswith("}")):
+            time.sleep(0.1)
+        address = json.loads(file.read_text())["address"]
+        local = ("--local-directory", str(folder / "dask"), "--nthreads", "1")
+        processes += [subprocess.Popen([*dask, "worker", address, *local, *place], **quiet) for _ in "12"]
+        yield address
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.wait(60)
+
+
+# ---- the whole story -----------------------------------------------------------------------------------
+
+
+def soak(
+    folder: Path, raw: Path, bad: dict[str, int], flags: list[str], address: str | None, hangs: bool = True
+) -> dict:
+    """Three starts of the client with everything that can happen; returns figures, all faults counted."""
+    out = folder / ("out_tcp" if address else "out_local")
+    shutil.rmtree(out, ignore_errors=True)
+    where = ["--scheduler", address] if address else ["--workers", "2"]
+    command = ["cohort", str(raw), str(out), "participant", *where]
+    command += ["--timeout", str(MINUTES), "--max-memory", "1.5", "--", *flags]
+    names = sorted(p.name for p in raw.glob("sub-*"))
+    count = len(names)
+    hanging = next(n for n in reversed(names) if n not in bad)
+
+    first = Run(command)
+    first.wait_for(lambda: len(first.outcomes) >= count // 10)
+    lost = kill_worker(out)
+    first.wait_for(lambda: len(first.outcomes) >= count // 3)
+    first.process.send_signal(signal.SIGINT)
+    interrupted = first.end()
+    left_running = len(children(out))
+
+    second = Run(command)
+    frozen = hangs and second.wait_for(lambda: freeze(out, hanging))
+    second_code = second.end()
+    with_hanging = read_group(out)
+
+    third = Run(command)
+    third_code = third.end()
+    rows = read_group(out)
+    runs = (first, second, third)
+    told = [outcome for run in runs for outcome in run.outcomes]
+    finished = {name: told.count((name, "done")) for name in names if name not in bad}
+    reasons = {r["participant_id"]: (int(r["code"]), r["reason"]) for r in rows if r["state"] == "failed"}
+    memory = [m for run in runs for m in steady(run.memory)]
+    states = [r["state"] for r in rows]
+    return {
+        "scheduler": "separate, two workers over TCP" if address else "local cluster, two workers",
+        "subjects": count,
+        "bad": len(bad),
+        "worker_killed_with": lost,
+        "interrupted_code": interrupted,
+        "left_running_after_interruption": left_running,
+        "frozen": frozen,
+        "frozen_reason": reason_of(with_hanging, hanging),
+        "codes": [interrupted, second_code, third_code],
+        "good_finished_once": sum(n == 1 for n in finished.values()),
+        "good_finished_otherwise": {name: n for name, n in finished.items() if n != 1},
+        "good": len(finished),
+        "bad_listed_with_reason": sum(
+            reasons.get(name, (0, ""))[0] == code and reasons[name][1] != "" for name, code in bad.items()
+        ),
+        "failed_but_good": sorted(set(reasons) - set(bad)),
+        "adds_up": len(rows) == count and states.count("done") + states.count("failed") == count,
+        "results_whole": sum((out / "results" / n / "run.json").is_file() for n in finished),
+        "leftovers": sorted(p.name for p in (out / "results").iterdir() if p.name.startswith(".")),
+        "skipped_in_third": sum(state == "done already" for _, state in third.outcomes),
+        "client_mb": [round(min(memory)), round(max(memory))] if memory else [],
+        "client_growth": growth([run.memory for run in runs]),
+        "validator_errors": validate(out),
+        "minutes": round(sum(run.seconds for run in runs) / 60, 1),
+    }
+
+
+def steady(memory: list[float]) -> list[float]:
+    """Without the start, while libraries load, and the summary at the end."""
+    return memory[len(memory) // 5 : -10] if len(memory) > 40 else []
+
+
+def growth(runs: list[list[float]]) -> float:
+    """Largest growth of the client's memory from the first to the last tenth of a run's steady part, in %."""
+    found = [0.0]
+    for memory in map(steady, runs):
+        if memory:
+            tenth = max(1, len(memory) // 10)
+            found.append(100 * (np.median(memory[-tenth:]) / np.median(memory[:tenth]) - 1))
+    return round(float(max(found)), 2)
+
+
+def read_group(out: Path) -> list[dict[str, str]]:
+    with open(out / "group.tsv", encoding="utf-8") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def reason_of(rows: list[dict[str, str]], name: str) -> str:
+    return next(r["reason"].split(" | ")[0] for r in rows if r["participant_id"] == name)
+
+
+def validate(out: Path) -> int | None:
+    """Errors that bids-validator finds; None where it is not installed."""
+    beside = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    validator = shutil.which("bids-validator-deno", path=beside)
+    if validator is None:
+        return None
+    told = subprocess.run([validator, "--format", "json", str(out)], capture_output=True, text=True)
+    issues = json.loads(told.stdout)["issues"]["issues"]
+    return sum(issue["severity"] == "error" for issue in issues)
+
+
+def passed(found: dict) -> bool:
+    return (
+        found["good_finished_once"] == found["good"] == found["results_whole"]
+        and found["bad_listed_with_reason"] == found["bad"]
+        and not found["failed_but_good"]
+        and found["adds_up"]
+        and found["left_running_after_interruption"] == 0
+        and found["frozen_reason"].startswith("E10-time") == found["frozen"]
+        and not found["leftovers"]
+        and found["client_growth"] < 5
+        and not found["validator_errors"]
+    )
+
+
+ROWS = {
+    "subjects": "subjects",
+    "bad": "of them with a bad image",
+    "good": "good ones",
+    "good_finished_once": "good ones finished exactly once",
+    "bad_listed_with_reason": "bad ones listed with the expected code and a reason",
+    "worker_killed_with": "worker killed while it had",
+    "codes": "exit codes of the three starts",
+    "left_running_after_interruption": "processes left after the interruption",
+    "frozen_reason": "what the frozen subject got in the second start",
+    "skipped_in_third": "skipped as done in the third start",
+    "adds_up": "group.tsv adds up",
+    "leftovers": "unfinished things left among the results",
+    "client_mb": "memory of the client, MB (least, most)",
+    "client_growth": "its largest growth within a start, %",
+    "validator_errors": "errors that bids-validator finds in the output",
+    "minutes": "minutes for all three starts",
+}
+
+
+def write_page(runs: list[dict]) -> None:
+    lines = ["# A cohort with everything that can happen to it", ""]
+    lines += __doc__.split("\n\n")[1].splitlines()
+    lines += ["", f"| | {' | '.join(r['scheduler'] for r in runs)} |", "|---" * (1 + len(runs)) + "|"]
+    lines += [f"| {text} | {' | '.join(str(r[key]) for r in runs)} |" for key, text in ROWS.items()]
+    lines += ["", f"Passed: {all(map(passed, runs))}. Made by `python experiments/cohort_soak.py`.", ""]
+    (PROJECT / "docs" / "results" / "cohort_soak.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="four subjects, none hangs, local cluster")
+    parser.add_argument("--folder", type=Path, help="where patients and results lie (default: temporary)")
+    parser.add_argument("--subjects", type=int, default=60)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (arguments.folder or Path(temporary)).resolve()
+        count = 4 if arguments.quick else arguments.subjects
+        raw = folder / f"raw_{count}"
+        flags = small_patients.write_model(folder / "model")
+        bad = make_patients(raw, count)
+        runs = [soak(folder, raw, bad, flags, None, hangs=not arguments.quick)]
+        if not arguments.quick:
+            with scheduler(folder) as address:
+                runs.append(soak(folder, raw, bad, flags, address))
+    if not arguments.quick:
+        write_page(runs)
+    print(json.dumps({"passed": all(map(passed, runs)), "runs": runs}))
+
+
+if __name__ == "__main__":
+    main()

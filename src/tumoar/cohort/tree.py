@@ -51,7 +51,8 @@ def begin_tree(order: Order) -> None:
         there = json.loads((out / DESCRIPTION).read_text(encoding="utf-8"))
         ours = there["GeneratedBy"][0]["Name"] == "tumoar"
     except FileNotFoundError:
-        ours = not out.exists() or not any(out.iterdir())
+        # Another job of the same cohort may be about to begin it: hidden names are its unfinished files.
+        ours = not out.exists() or all(path.name.startswith(".") for path in out.iterdir())
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         ours = False
     if not ours:
@@ -67,8 +68,7 @@ def begin_tree(order: Order) -> None:
         raw = os.path.relpath(order.raw, out)
         description |= {"SourceDatasets": [{"URL": raw}], "DatasetLinks": {"raw": raw}}
     try:
-        for folder in (RESULTS, LOGS):
-            (out / folder).mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
         for name, text in (
             (DESCRIPTION, json.dumps(description, indent=1) + "\n"),
             ("README", README),
@@ -76,6 +76,8 @@ def begin_tree(order: Order) -> None:
         ):
             if not (out / name).is_file() or (out / name).read_text(encoding="utf-8") != text:
                 replace_text(out / name, text)
+        for folder in (RESULTS, LOGS):
+            (out / folder).mkdir(exist_ok=True)
     except OSError as error:
         raise not_written("cannot write the cohort", error, out) from error
 

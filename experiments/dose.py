@@ -120,7 +120,7 @@ def page(errors: dict, rows: list, repeats: int) -> str:
         "",
         f"Largest error of D5, D50, D95 in Gy over five bodies at {repeats} random places each; the bar is",
         "the larger of 0.5 % of the dose and 0.1 Gy; figures above it are marked. In brackets half of the",
-        "range that D can have among all bodies with the same mask: an error that nothing that reads the mask",
+        "range that D can have among all bodies with the same mask: an error that no reading of the mask",
         "can exclude. Where it is above the bar, keeping the bar rests on bodies being smooth.",
         "",
         "| voxels, mm | " + " | ".join(f"{v} cm³" for v in VOLUMES) + " |",
@@ -133,7 +133,7 @@ def page(errors: dict, rows: list, repeats: int) -> str:
     lines += [
         "",
         "A body of 0.05 cm³ is 2 voxels of 3 mm, 6 of 2 mm: where it lies within them no mask of shares can",
-        "tell. A mask of ones and zeros, as segmentations are, holds still less: its shares are only known to",
+        "tell. A mask of ones and zeros, as segmentations are, holds even less: its shares are known only to",
         "be above or below one half.",
         "",
         "## Against a planning system",

@@ -1,0 +1,178 @@
+"""Every bad input through the command line: its sentence, its exit code, nothing published, nobody named."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import small_head
+from bad_inputs import ROWS
+from rt_files import PLANTED
+from small_run import CONFIG, MODEL
+
+import tumoar.cli as cli
+from tumoar import pipeline as line
+from tumoar.cli.watch import Watch
+from tumoar.inference.affine import AffineResult
+from tumoar.io.results import read_manifest
+
+command = sys.modules["tumoar.cli.segment"]  # the name in the package is the command itself
+
+SENTENCE = re.compile(r"E(\d+)-([\w-]+) [^|]+( \| (file|found|do): [^|]+)*")
+NAMES = ("Jane", "Doe", *PLANTED)
+
+
+def parameters():
+    for name, row in ROWS.items():
+        yield pytest.param(row, id=name, marks=[pytest.mark.slow] if row.slow else [])
+
+
+@pytest.mark.parametrize("row", parameters())
+def test_bad_input(row, tmp_path, capfd):
+    arguments = [str(a) for a in row.make(tmp_path)]
+    if "-o" not in arguments:
+        arguments += ["-o", str(tmp_path / "out")]
+    if row.code == 0:
+        arguments.append("--dry-run")
+    before = {path: path.stat().st_size for path in tmp_path.rglob("*")}
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["segment", *arguments])
+    told = capfd.readouterr()
+    assert "Traceback" not in told.out + told.err
+    assert not any(name in told.out + told.err for name in NAMES)
+    assert str(tmp_path) not in told.out + told.err
+    assert {path: path.stat().st_size for path in tmp_path.rglob("*")} == before, "something was left"
+    last = told.err.splitlines()[-1]
+    assert stop.value.code == row.code, last
+    if row.code:
+        assert SENTENCE.fullmatch(last), last
+        assert last.startswith(f"E{row.code}-{row.id} "), last
+        assert row.text in last
+    else:
+        assert "dry run: everything is in order" in last
+        found = re.findall(r"note: \w+: (B\d+)", told.err)
+        assert tuple(found) == row.notes
+
+
+def test_three_variants_of_each():
+    counts = Counter(row.id for row in ROWS.values())
+    assert sum(counts.values()) >= 150
+    assert {id: n for id, n in counts.items() if n < 3} == {}
+
+
+# ---- what a run finds where it is to write -----------------------------------------------------------------
+
+
+@pytest.fixture
+def segment(monkeypatch, tmp_path, capfd):
+    """`tumoar segment` on the small head with its small model; code and last line."""
+
+    def call(*arguments, case=None, out="out", watch=None):
+        with monkeypatch.context() as patch:
+            place = AffineResult(np.eye(4), {"gain": 0.5})
+            patch.setattr(line, "place_affine", lambda case, atlas: place)
+            patch.setattr(command, "load", lambda path: MODEL)
+            patch.setattr(command, "resolve", lambda *a, **k: CONFIG)
+            patch.setattr(command, "read", lambda *a: ({}, {}, ()))
+            patch.setattr(command, "assembled", lambda *a: case or small_head.case())
+            if watch:
+                patch.setattr(line, "EVERY", 2)
+                patch.setattr(Watch, "__call__", watch)
+            with pytest.raises((SystemExit, KeyboardInterrupt)) as stop:
+                cli.main(["segment", "--t1c", "x", "-o", str(tmp_path / out), *map(str, arguments)])
+        told = capfd.readouterr()
+        assert "Traceback" not in told.err
+        return getattr(stop.value, "code", None), told.err
+
+    return call
+
+
+def state(folder):
+    return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()}
+
+
+def test_the_same_again_changes_nothing_and_others_are_refused(segment, tmp_path):
+    assert segment()[0] == 0
+    before = state(tmp_path)
+    for more in ((), ("--resume",), ("--threads", 1)):
+        code, err = segment(*more)
+        assert code == 0  # B56
+        assert "already done" in err
+    for more in (("--seed", 4), ("--min-volume", 1), ("--structures", "GTV,Brain")):
+        code, err = segment(*more)
+        assert (code, err.splitlines()[-1].split()[0]) == (12, "E12-B57")
+    assert state(tmp_path) == before
+    (tmp_path / "out" / "volumes.tsv").write_text("changed")
+    assert segment()[0] == 12
+
+
+def test_another_run_on_the_same_output(segment, tmp_path):
+    """B59, as long as the other one lives; what a dead one left is no lock."""
+    lock = tmp_path / ".out.lock"
+    code = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code, lock], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        for more in ((), ("--resume",), ("--overwrite",)):
+            found, err = segment(*more)
+            assert (found, err.splitlines()[-1].split()[0]) == (11, "E11-B59")
+        assert not (tmp_path / "out").exists()
+        other.kill()
+    for left in (b"", b"pid 1", b"\xff" * 100):
+        lock.write_bytes(left)
+        assert segment("--overwrite")[0] == 0
+        assert not lock.exists()
+
+
+def stopping(stage, after):
+    """A watch that is interrupted in a stage."""
+
+    def call(self, progress):
+        if progress.stage == stage and progress.done >= after:
+            raise KeyboardInterrupt
+
+    return call
+
+
+def test_checkpoints_damaged_or_of_another_run(segment, tmp_path):
+    assert segment(out="whole")[0] == 0
+    whole = read_manifest(tmp_path / "whole")["files"]
+    folder = tmp_path / ".out.checkpoints"
+
+    def spoil(*names):
+        for path in [p for name in names for p in folder.glob(name)]:
+            path.write_bytes(path.read_bytes()[:-40] + bytes(40))
+
+    for spoiled in ((), ("sample*.ckpt",), ("*",)):  # the newest is passed over for the one before, or all
+        assert segment(watch=stopping("sample", 15))[0] is None
+        assert not (tmp_path / "out").exists()
+        assert any(folder.iterdir())
+        assert segment()[0] == 2  # B60: an interrupted run is there
+        assert segment("--resume", "--seed", 9)[0] == 12
+        spoil(*spoiled)
+        assert segment("--resume")[0] == 0
+        found = read_manifest(tmp_path / "out")["files"]
+        assert {n: d for n, d in found.items() if n.endswith((".gz", ".tsv"))} == {
+            n: d for n, d in whole.items() if n.endswith((".gz", ".tsv"))
+        }
+        shutil.rmtree(tmp_path / "out")
+
+
+def test_flags_of_a_result(segment, tmp_path):
+    """B42 to B44: written, told, and code 13 with --strict."""
+    whole = small_head.case()
+    healthy = small_head.case(tumor=False)
+    for name, case, wanted in (
+        ("no T1c", whole.restricted((1,)), "B42"),
+        ("no tumor", healthy, "B43"),
+        ("no tumor and no T1c", healthy.restricted((1,)), "B43"),
+    ):
+        code, err = segment("--strict", case=case, out=name)
+        assert code == 13, err
+        assert f"review: {wanted} " in err
+        assert (tmp_path / name / "run.json").is_file()
+        assert any(note["id"] == wanted for note in read_manifest(tmp_path / name)["notes"])

@@ -2,7 +2,8 @@
 
 Small simulated patients through `tumoar cohort`: two at a time with one thread each against one at a time
 with two threads; then 4, 8 and 16 of them. What the engine itself costs is told by subjects that do nothing.
-A patient of full size, at default settings and with one thread, gives the time that a study is worked out from.
+A patient of full size, at default settings and with one thread, tells how long
+a study takes.
 
     python benchmarks/cohort.py [--quick] [--folder DIR]
 """
@@ -134,8 +135,8 @@ def page(figures: dict, studies: list[dict]) -> str:
         f"Worked out, not run: nodes of {CORES} cores like ours and {NODE_GB} GB, so "
         f"{min(CORES, int(NODE_GB // CASE_GB))} patients at a time on each,",
         f"{CASE_GB:g} GB and one thread per patient. A patient takes `full_size_seconds` times",
-        "`neighbor_slowdown` (what two at a time cost each other here; many cores on one memory may cost each",
-        "other more). Waves of patients follow each other; what the engine costs is added, and is small.",
+        "`neighbor_slowdown` (what two at a time cost each other here; many cores on one memory may cost",
+        "each other more). Waves of patients follow each other; what the engine costs is added.",
         "",
         "| nodes | patients at a time | waves | hours |",
         "|---|---|---|---|",

@@ -8,11 +8,15 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from ball_maps import shifted
 from small_cohort import order, subjects, turns
 
-from tumoar.cohort.engine import connect, run
+from tumoar.cohort.engine import connect, run, spread
 from tumoar.errors import UsageError
+from tumoar.labels import default_labels
+from tumoar.train.atlas import AtlasSettings, Level, train
 
 TESTS = Path(__file__).resolve().parents[1]
 CLIENT = """
@@ -91,6 +95,16 @@ def test_a_lost_workers_subject_is_taken_up_by_another(local, tmp_path):
     found = finish(local, who, how, kill_its_worker)
     assert {n: o.state for n, o in found.items()} == {"sub-1": "done", "sub-2": "done"}
     assert turns(tmp_path / "out", "sub-1") == 2
+
+
+@pytest.mark.slow
+def test_heads_of_an_atlas_are_fitted_on_the_cluster_to_the_same_bits(local):
+    maps = np.stack([shifted(-1), shifted(1)])
+    settings = AtlasSettings(levels=(Level((8.0,), 2),), collapses=0)
+    *_, (here, _) = train(maps, default_labels(), settings, 3)
+    *_, (there, _) = train(maps, default_labels(), settings, 3, each=spread(local, 1))
+    assert there.positions.tobytes() == here.positions.tobytes()
+    assert there.alpha.tobytes() == here.alpha.tobytes()
 
 
 def test_no_scheduler_there(monkeypatch):

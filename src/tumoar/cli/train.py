@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -63,6 +65,10 @@ def atlas(
     held_out: Annotated[
         list[str] | None, typer.Option(help="A label map kept for tests: noted in the card, refused here.")
     ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Heads to fit at a time (default 1).")] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Fit the heads on a running Dask cluster.")
+    ] = None,
 ) -> None:
     """Train the mesh atlas from label maps with our indices (see `train prepare`)."""
     from tumoar import __version__
@@ -76,7 +82,16 @@ def atlas(
         raise UsageError("heads", "an atlas needs at least two label maps", found=len(label_maps))
     structures, settings = _labels(labels), AtlasSettings()
     maps, common = aligned_maps(label_maps, structures)
-    state = train_with_progress(maps, structures, settings, seed, checkpoint)
+    if workers is None and scheduler is None:
+        state = train_with_progress(maps, structures, settings, seed, checkpoint)
+    else:
+        from tumoar.cohort.engine import connect, spread
+
+        count = workers or 1
+        threads = 1 if scheduler else max(1, (os.cpu_count() or 1) // count)
+        with connect(count, scheduler) as client:
+            each = spread(client, threads)
+            state = train_with_progress(maps, structures, settings, seed, checkpoint, each)
     provenance = {
         "heads": heads,
         "held_out": kept,
@@ -115,11 +130,12 @@ def train_with_progress(
     settings: AtlasSettings,
     seed: int,
     checkpoint: Path | None,
+    each: Callable[..., list[Any]] | None = None,
 ) -> State:
     """The last state of a training, shown with the time left; resumed from a checkpoint of the same run."""
     from rich.progress import Progress
 
-    from tumoar.train.atlas import plan, train
+    from tumoar.train.atlas import in_turn, plan, train
 
     run = identity(maps, labels, settings, seed)
     state = None if checkpoint is None or not checkpoint.exists() else load_state(checkpoint, run)
@@ -127,7 +143,7 @@ def train_with_progress(
     behind = 0 if state is None else sum(weights[: state.done])
     with Progress() as progress:
         bar = progress.add_task("atlas", total=sum(weights), completed=behind)
-        for after, info in train(maps, labels, settings, seed, state):
+        for after, info in train(maps, labels, settings, seed, state, each or in_turn):
             state = after
             progress.update(
                 bar,

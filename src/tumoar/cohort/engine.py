@@ -124,12 +124,24 @@ def _outcome(future: Future, subject: Subject, order: Order) -> Outcome:
     return outcome
 
 
-def mapper(client: Client) -> Callable[..., list[Any]]:
-    """`map` over a cluster, in order: for work that is the same to the last bit wherever it is done."""
+def spread(client: Client, threads: int) -> Callable[..., list[Any]]:
+    """A function over items, all at once on a cluster: see `tumoar.train.atlas.in_turn`."""
 
-    def spread(function: Callable[..., Any], *items: Sequence[Any]) -> list[Any]:
-        futures = client.map(function, *items, pure=False)
+    def each(function: Callable[..., Any], shared: Sequence[Any], *items: Sequence[Any]) -> list[Any]:
+        common = client.scatter(tuple(shared), broadcast=True, hash=False)
+        rows = [client.scatter(row, hash=False) for row in zip(*items)]
+        futures = [client.submit(_call, function, common, row, threads, pure=False) for row in rows]
         found: list[Any] = client.gather(futures)
         return found
 
-    return spread
+    return each
+
+
+def _call(function: Callable[..., Any], shared: Sequence[Any], row: Sequence[Any], threads: int) -> Any:
+    """On a worker. Arrays arrive read-only; kernels compiled anew for that may round differently."""
+    import numpy as np
+
+    from tumoar.numerics.threads import use_threads
+
+    use_threads(threads)
+    return function(*(np.array(a) if isinstance(a, np.ndarray) else a for a in (*shared, *row)))

@@ -8,7 +8,7 @@ from a stored state is the same to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -141,12 +141,23 @@ def start(maps: Maps, K: int) -> State:
     return State(0, empty, np.zeros((0, 4), np.int32), positions, np.zeros((0, K), np.float32), np.inf)
 
 
+def in_turn(function: Callable[..., Any], shared: Sequence[Any], *items: Sequence[Any]) -> list[Any]:
+    """What a function of what is shared and of one of each of the items gives, one after the other."""
+    return [function(*shared, *row) for row in zip(*items)]
+
+
 def train(
-    maps: Maps, labels: LabelTable, settings: AtlasSettings, seed: int, state: State | None = None
+    maps: Maps,
+    labels: LabelTable,
+    settings: AtlasSettings,
+    seed: int,
+    state: State | None = None,
+    each: Callable[..., list[Any]] = in_turn,
 ) -> Iterator[tuple[State, Info]]:
     """Steps of the training on aligned maps (S, X, Y, Z); values are positions among the trained labels.
 
-    Continues from `state` if one is given.
+    Continues from `state` if one is given. `each` fits the heads, as `in_turn` does or elsewhere at once; the
+    result is the same to the last bit.
     """
     names = [s.name for s in labels.structures if s.trained]
     if maps.max() >= len(names):
@@ -159,7 +170,7 @@ def train(
         if stage.kind == "mesh":
             state = _begin_level(state, maps, names, settings, settings.levels[stage.level], rng)
         elif stage.kind == "fit":
-            state = _iterate(state, maps, settings)
+            state = _iterate(state, maps, settings, each)
         else:
             state = _collapse(state, maps, names, settings, rng)
         state = replace(state, done=state.done + 1)
@@ -255,17 +266,19 @@ def _begin_level(
     )
 
 
-def _iterate(state: State, maps: Maps, settings: AtlasSettings) -> State:
+def _iterate(state: State, maps: Maps, settings: AtlasSettings, each: Callable[..., list[Any]]) -> State:
     """Positions of each head, then of the reference, then probabilities."""
-    positions = np.stack(
-        [
-            fit(state.reference, state.tetrahedra, state.alpha, values, settings, settings.evaluations, x)
-            for values, x in zip(maps, state.positions)
-        ]
-    )
+    shared = (state.reference, state.tetrahedra, state.alpha, settings)
+    positions = np.stack(each(_fit_head, shared, maps, state.positions))
     reference = _fit_reference(state, positions, _shape(maps[0]), settings)
     alpha, data = _probabilities(positions, state.tetrahedra, state.alpha, maps, settings, settings.em_passes)
     return replace(state, reference=reference, positions=positions, alpha=alpha, data=data)
+
+
+def _fit_head(
+    reference: Nodes, tetrahedra: Tetrahedra, alpha: Alpha, settings: AtlasSettings, values: Maps, x: Nodes
+) -> Nodes:
+    return fit(reference, tetrahedra, alpha, values, settings, settings.evaluations, x)
 
 
 def _collapse(

@@ -255,9 +255,23 @@ def grid_of(series: Series) -> tuple[Grid, tuple[Slice, ...]]:
                 found=f"{np.degrees(np.arctan(drift)):.1f} degrees",
                 do="export the series with the tilt corrected",
             )
+        _require_straight(slices, along, series.name)
     affine = affine_of(first.pair, first.spacing, slices[0].corner, along)
     rows, columns = first.size
     return Grid((columns, rows, len(slices)), affine, series.frame), slices
+
+
+def _require_straight(slices: Sequence[Slice], along: Vector, name: str) -> None:
+    """Refuse where a slice within the stack lies beside the line of the others."""
+    corners = np.array([s.corner for s in slices])
+    beside = np.linalg.norm(corners - corners[0] - np.arange(len(slices))[:, None] * along, axis=1)
+    if beside.max() > max(UNEVEN * float(np.linalg.norm(along)), UNEVEN_MM) * 2:
+        raise GeometryError(
+            "B45",
+            "slices do not lie above one another",
+            found=f"{beside.max():.2f} mm beside, {name}",
+            do="export the whole series",
+        )
 
 
 def _even_step(depth: Vector, name: str) -> float:

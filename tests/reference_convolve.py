@@ -60,14 +60,44 @@ def odds(c):
     return one + e
 
 
-def draws(c, key, origin, stream_key):
-    """Hidden units (*J, M) for inputs c (*J, M); the unit at index (0, 0, 0) sits at `origin`."""
+def draws(c, key, origin, stream_key, idle):
+    """Hidden units (*J, M) for inputs c (*J, M); the unit at index (0, 0, 0) sits at `origin`.
+
+    At `idle` places (*J) units that are seldom on share a random number, see `idle_units`.
+    """
     h = np.zeros(c.shape, bool)
     M = c.shape[-1]
     for i, j, f in np.ndindex(c.shape[0], c.shape[1], 2):
         k = np.arange(c.shape[2]) + origin[2]
-        row = (k & 1) == f
+        row = np.flatnonzero((k & 1) == f)
         k0, k1 = stream_key(np.uint64(key), i + origin[0], j + origin[1], f)
-        counters = (k[row] >> 1)[:, None] * M + np.arange(M)
-        h[i, j, row] = uniform(k0, k1, counters.astype(np.int64)) * odds(c[i, j, row]) < 1
+        u = uniform(k0, k1, ((k[row] >> 1)[:, None] * M + np.arange(M)).astype(np.int64))
+        h[i, j, row] = u * odds(c[i, j, row]) < 1
+        for x, own in zip(row, u):
+            if idle[i, j, x]:
+                h[i, j, x] = idle_units(odds(c[i, j, x]), own)
     return h
+
+
+def idle_units(odds, u, rare_below=0.02):
+    """M units from one random number each, but for those seldom on: one number says which is the first on."""
+    h = u * odds < 1
+    p = 1 / odds.astype(float)
+    rare = np.flatnonzero(p < rare_below)
+    if len(rare):
+        h[rare] = False
+        none_so_far = 1.0
+        for at, m in enumerate(rare):
+            none_so_far *= 1 - p[m]
+            if u[rare[0]] < np.float32(1 - none_so_far):
+                h[m] = True
+                later = rare[at + 1 :]
+                h[later] = u[later] * odds[later] < 1
+                break
+    return h
+
+
+def is_idle(v):
+    """(*J) places whose 14^3 voxels of v are all 0."""
+    windows = np.lib.stride_tricks.sliding_window_view(v, (14, 14, 14))
+    return ~windows.any((3, 4, 5))

@@ -16,12 +16,22 @@ from tumoar.numerics.random import stream_key
 SHAPE = (17, 20, 23)
 
 
-@pytest.fixture(scope="module")
-def bank():
+@pytest.fixture(scope="module", params=["all different", "related"])
+def bank(request):
+    """Filters without relation; or some equal, opposite or zero, and units that are seldom on."""
     rng = np.random.default_rng(0)
     w = rng.normal(0, 0.01, (M, R, R, R)).astype(np.float32)
     b = rng.normal(-2, 0.7, M).astype(np.float32)
+    if request.param == "related":
+        w[5:9], w[20:25], w[33] = w[4], -w[10:15], 0
+        b[10:30] = rng.uniform(-9, -4, 20)
     return w, b, pack(w, b)
+
+
+def test_related_filters_share_their_sums(bank):
+    w, _, filters = bank
+    different = {min(f.tobytes(), (-f).tobytes()) for f in w if f.any()}
+    assert len(filters.up) // R**3 - 8 < len(different) <= len(filters.up) // R**3
 
 
 def volume(kind, shape=SHAPE):
@@ -58,7 +68,7 @@ def test_field_is_the_projection_of_the_drawn_units(bank, kind):
     v = volume(kind)
     field = draw_field(v, np.ones(SHAPE, bool), filters, -0.7, 11)
     c = inputs(np.pad(v, REACH), filters)
-    h = reference.draws(c, 11, (-REACH,) * 3, stream_key)
+    h = reference.draws(c, 11, (-REACH,) * 3, stream_key, reference.is_idle(np.pad(v, REACH)))
     inner = (slice(REACH, -REACH),) * 3
     expected = reference.project(np.moveaxis(h, -1, 0), w)[inner] - 0.7
     np.testing.assert_allclose(field, expected, atol=1e-4)
@@ -75,13 +85,27 @@ def test_units_are_on_with_their_probability(bank):
     c = inputs(v, filters)
     p = 1 / (1 + np.exp(-c.astype(float)))
     n = 40
-    count = sum(reference.draws(c, key, (0, 0, 0), stream_key).astype(int) for key in range(n))
+    idle = reference.is_idle(v)
+    count = sum(reference.draws(c, key, (0, 0, 0), stream_key, idle).astype(int) for key in range(n))
     score = (count - n * p) / np.sqrt(n * p * (1 - p))
     assert abs(score.mean()) < 5 / np.sqrt(score.size)
     assert score.var() == pytest.approx(1, abs=0.02)
     for m in range(M):
         spread = np.sqrt((n * p[..., m] * (1 - p[..., m])).sum())
         assert abs((count[..., m] - n * p[..., m]).sum()) < 5 * spread
+
+
+def test_idle_units_are_on_with_their_probability_and_independent():
+    rng = np.random.default_rng(5)
+    p = np.concatenate([rng.uniform(0.05, 0.5, 4), rng.uniform(0.001, 0.019, 8)])
+    n = 200_000
+    u = rng.random((n, len(p)), np.float32)
+    h = np.array([reference.idle_units((1 / p).astype(np.float32), row) for row in u]).astype(float)
+    assert (np.abs(h.mean(0) - p) < 5 * np.sqrt(p * (1 - p) / n)).all()
+    both = h.T @ h / n
+    pairs = np.triu_indices(len(p), 1)
+    expected = np.outer(p, p)
+    assert (np.abs(both - expected)[pairs] < 5 * np.sqrt(expected / n)[pairs]).all()
 
 
 @pytest.mark.parametrize("pad", [20, 27, 40])

@@ -42,10 +42,10 @@ MARGIN = 5
 class Chain:
     """What does not change: data, prior, shape priors, seed.
 
-    Every `full_every`-th sweep considers tumor in all of `region`; those between only near voxels where it
-    was likely the last time. `pi` (X, Y, Z, K) are the label probabilities at the fitted nodes. Tumor is
-    possible in `region`. Where `held_z` (X, Y, Z) is 0 or 1, z is held at that value; -1 leaves it free; y
-    likewise.
+    Every `full_every`-th sweep considers tumor in all of `region`; those between consider tumor, and core,
+    only near voxels where it was likely the last time. `pi` (X, Y, Z, K) are the label probabilities at the
+    fitted nodes. Tumor is possible in `region`. Where `held_z` (X, Y, Z) is 0 or 1, z is held at that value;
+    -1 leaves it free; y likewise.
     """
 
     labels: LabelTable
@@ -65,6 +65,11 @@ class Chain:
         """Which labels feed which mixture."""
         return joint.compile_groups(self.labels)
 
+    @cached_property
+    def everywhere(self) -> npt.NDArray[np.uint8]:
+        """(X, Y, Z) what a full sweep considers, as `State.active`."""
+        return np.where(self.region, np.uint8(2), np.uint8(0))
+
     @property
     def colors(self) -> int:
         """Sets of voxels that are drawn one after the other."""
@@ -75,14 +80,15 @@ class Chain:
 class State:
     """Where a chain stands after `sweep` sweeps.
 
-    θ, labels, the moments of the t drawn with them, and where tumor is considered before the next full sweep.
+    θ, labels, the moments of the t drawn with them, and what is considered where before the next full sweep:
+    `active` (X, Y, Z) is 0, 1 (tumor) or 2 (also its core).
     """
 
     sweep: int
     theta: Theta
     labels: Labels
     moments: Moments
-    active: npt.NDArray[np.bool_]
+    active: npt.NDArray[np.uint8]
 
 
 class Info(NamedTuple):
@@ -161,7 +167,7 @@ def start(chain: Chain, theta: Theta, labels: Labels) -> State:
     _, moments = joint.draw(
         chain.volume, onehot, groups, theta, (given[0], given[1]), labels, (chain.seed, 0)
     )
-    return State(0, theta, labels, moments, chain.region)
+    return State(0, theta, labels, moments, chain.everywhere)
 
 
 def sweep(chain: Chain, state: State) -> tuple[State, Info]:
@@ -170,11 +176,12 @@ def sweep(chain: Chain, state: State) -> tuple[State, Info]:
     rng = np.random.default_rng([chain.seed, number])
     theta = update_theta(state.theta, state.moments, chain.prior, sampler(rng))
     is_full = state.sweep % chain.full_every == 0
-    active = chain.region if is_full else state.active
+    active = chain.everywhere if is_full else state.active
     likely = np.zeros(active.shape, np.uint8) if is_full and chain.full_every > 1 else None
     labels, moments = draw_labels(chain, theta, state.labels, active, number, rng, likely)
     if likely is not None:
-        active = chain.region & (maximum_filter(likely | labels.z, 2 * MARGIN + 1) > 0)
+        near = maximum_filter(np.maximum(likely, labels.z + labels.y), 2 * MARGIN + 1)
+        active = np.where(chain.region, near, np.uint8(0))
     changed = int(((labels.z != state.labels.z) | (labels.y != state.labels.y)).sum())
     info = Info(number, int(labels.z.sum()), int(labels.y.sum()), changed)
     return State(number, theta, labels, moments, active), info
@@ -184,23 +191,23 @@ def draw_labels(
     chain: Chain,
     theta: Theta,
     labels: Labels,
-    active: npt.NDArray[np.bool_],
+    active: npt.NDArray[np.uint8],
     number: int,
     rng: np.random.Generator,
     likely: npt.NDArray[np.uint8] | None = None,
 ) -> tuple[Labels, Moments]:
     """H^z and H^y given z and y, then l, z, y and t given them; color by color where neighbors depend."""
     parts = []
+    tumor, core = active >= 1, active >= 2
     for color in range(chain.colors):
-        region = of_color(active, color, chain.colors)
-        z = chain.shape_z.field(labels.z.view(bool), region, _key(rng))
-        y = chain.shape_y.field(labels.y.view(bool), region, _key(rng))
+        z = chain.shape_z.field(labels.z.view(bool), of_color(tumor, color, chain.colors), _key(rng))
+        y = chain.shape_y.field(labels.y.view(bool), of_color(core, color, chain.colors), _key(rng))
         labels, moments = joint.draw(
             chain.volume,
             chain.pi,
             chain.groups,
             theta,
-            (_held(z, active, chain.held_z), _held(y, active, chain.held_y)),
+            (_held(z, tumor, chain.held_z), _held(y, core, chain.held_y)),
             labels,
             key=(chain.seed, number * chain.colors + color),
             color=color if chain.colors > 1 else -1,

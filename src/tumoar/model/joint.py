@@ -115,8 +115,8 @@ def draw(
 
     `fields` are the log-odds that the shape priors give z and y, (X, Y, Z) float32; either infinity decides.
     `key` is a seed and a number of the pass. Voxels that take no part, or are not of `color`, keep their
-    labels from `before`. `likely` (X, Y, Z) uint8, if given, is set to where tumor was not out of the
-    question.
+    labels from `before`. `likely` (X, Y, Z) uint8, if given, is set to 1 where tumor was not out of the
+    question, to 2 where core was not.
     """
     out = (before.l.copy(), before.z.copy(), before.y.copy())
     sums = voxels_draw.draw(v, pi, groups, _gaussians(v, theta), fields, key, out, color, likely)

@@ -8,8 +8,9 @@ of dilation 2, and dilation 2 splits a volume into 8 independent polyphase grids
 
 Binary volumes are sparse in s or, inside solid shapes, in the steps of s along a row: each row of s is kept
 as the shorter of the two lists ("events"), and steps are undone by one running sum per row of hidden units.
-Sums are taken in fixed point (32-bit integers), so they are exact: no result depends on the order of
-summation, on the encoding, on how the volume is cropped or on the number of threads.
+Filters that differ by their sign or bias only share one sum. Sums are taken in fixed point (32-bit integers),
+so they are exact: no result depends on the order of summation, on the encoding, on how the volume is cropped
+or on the number of threads.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ REACH = 2 * R - 1  # a unit at j sees the voxels j ... j + REACH
 GROUPS, BITS = 8, 5
 CELL = 8  # a cell of back-projection: the R taps along the first axis, padded to one vector
 _SPAN = R * CELL
-_ROW = R * M
+_VECTOR = 8  # integers
 
 
 class Filters(NamedTuple):
     """A filter bank in the layouts the kernels read; made by `pack`."""
 
-    up: npt.NDArray[np.int32]  # (R*R*R*M,) weights for the correlation, taps of the last axis reversed
+    up: npt.NDArray[np.int32]  # (R*R*R*B,) weights of B kernels for the correlation, last taps reversed
+    kernel: npt.NDArray[np.int32]  # (M,) which of them a filter is,
+    sign: npt.NDArray[np.int32]  # (M,) times 1 or -1, or 0 for a filter of zeros
     up_scale: float
     bias: npt.NDArray[np.int32]  # (M,) in units of up_scale
     down: npt.NDArray[np.int32]  # (R*GROUPS*2^BITS*R*CELL,) partial sums of weights for the back-projection
@@ -58,16 +61,39 @@ def pack(w: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Filters:
     w, b = np.asarray(w, float), np.asarray(b, float)
     magnitude = np.abs(w).sum((1, 2, 3))
     up_scale = _fixed_point(np.max(8 * magnitude + np.abs(b)))
-    up = np.rint(w.transpose(1, 2, 3, 0)[:, :, ::-1] / up_scale)
+    up, kernel, sign = _kernels(np.rint(w / up_scale).astype(np.int32))
     down_scale = _fixed_point(magnitude.sum())
     down = tables(np.rint(w / down_scale).astype(np.int32))
     return Filters(
-        up.astype(np.int32).ravel(),
+        np.ascontiguousarray(up.transpose(1, 2, 3, 0)[:, :, ::-1]).ravel(),
+        kernel,
+        sign,
         up_scale,
         np.rint(b / up_scale).astype(np.int32),
         down.ravel(),
         down_scale,
     )
+
+
+def _kernels(
+    w: npt.NDArray[np.int32],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """The B different filters up to their sign, filled up to whole vectors; which one each is; its sign."""
+    found: list[npt.NDArray[np.int32]] = []
+    kernel, sign = np.zeros(len(w), np.int32), np.zeros(len(w), np.int32)
+    for m, f in enumerate(w):
+        if not f.any():
+            continue
+        for s in (1, -1):
+            same = [k for k, known in enumerate(found) if np.array_equal(f, s * known)]
+            if same:
+                kernel[m], sign[m] = same[0], s
+        if sign[m] == 0:
+            kernel[m], sign[m] = len(found), 1
+            found.append(f)
+    out = np.zeros((max(_VECTOR, -(-len(found) // _VECTOR) * _VECTOR), *w.shape[1:]), np.int32)
+    out[: len(found)] = found
+    return out, kernel, sign
 
 
 def tables(w: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -163,56 +189,76 @@ def _encode(s, start, at, value, steps, first, last):
 
 
 @nb.njit(inline="always")
-def _axpy(y, yo, x, xo, s):
-    """y[yo:] += s x[xo:] over one row of taps."""
-    y, x = y[yo : yo + _ROW], x[xo : xo + _ROW]
-    for t in range(_ROW):
+def _axpy(y, yo, x, xo, n, s):
+    """y[yo:] += s x[xo:] over n integers, one row of taps."""
+    y, x = y[yo : yo + n], x[xo : xo + n]
+    for t in range(n):
         y[t] = np.int32(y[t] + np.int32(s * x[t]))
 
 
 @nb.njit(cache=True)
-def row_input(start, at, value, steps, p1, i, j, lo, hi, up, bias, plain, run):
-    """Inputs c of the hidden row (i, j), places lo <= x < hi, into plain[(x + R - 1) M + m].
+def row_sums(start, at, value, steps, p1, i, j, lo, hi, up, plain, run):
+    """Sums of the B kernels at the hidden row (i, j), places lo <= x < hi, into plain[(x + R - 1) B + k].
 
-    `plain` and `run` hold (P2 + 2R) M integers; run must be all zero and is left so.
+    `plain` and `run` hold (P2 + 2R) B integers or more; run must be all zero and is left so.
     """
-    for x in range(lo, hi):
-        plain[(x + R - 1) * M : (x + R) * M] = bias
+    B = len(up) // R**3
+    n = R * B
+    plain[(lo + R - 1) * B : (hi + R - 1) * B] = 0
     leftmost = hi
     for a in range(R):
         for b in range(R):
             r = (i + a) * p1 + j + b
-            w = (a * R + b) * _ROW
+            w = (a * R + b) * n
             if steps[r]:
                 leftmost = min(leftmost, np.int64(at[start[r]]) - (R - 1))
                 for e in range(start[r], start[r + 1]):
                     x = np.int64(at[e])
                     if x - (R - 1) >= hi:
                         break
-                    _axpy(run, x * M, up, w, np.int32(value[e]))
+                    _axpy(run, x * B, up, w, n, np.int32(value[e]))
             else:
                 for e in range(start[r], start[r + 1]):
                     x = np.int64(at[e])
                     if x - (R - 1) >= hi:
                         break
                     if x >= lo:
-                        _axpy(plain, x * M, up, w, np.int32(value[e]))
+                        _axpy(plain, x * B, up, w, n, np.int32(value[e]))
     if leftmost < hi:
-        _undo_steps(run, (leftmost + R - 1) * M, (hi + R - 1) * M, plain, (lo + R - 1) * M)
-        run[(leftmost + R - 1) * M : (hi + 2 * R) * M] = 0
+        _undo_steps(run, (leftmost + R - 1) * B, (hi + R - 1) * B, B, plain, (lo + R - 1) * B)
+        run[(leftmost + R - 1) * B : (hi + 2 * R) * B] = 0
 
 
 @nb.njit(cache=True)
-def _undo_steps(run, begin, end, plain, lo):
+def _undo_steps(run, begin, end, B, plain, lo):
     """Running sum of `run` over places, added to `plain` from lo on."""
-    for o in range(begin + M, end, M):
-        here, before = run[o : o + M], run[o - M : o]
-        for m in range(M):
+    for o in range(begin + B, end, B):
+        here, before = run[o : o + B], run[o - B : o]
+        for m in range(B):
             here[m] = np.int32(here[m] + before[m])
     begin = max(begin, lo)
     c, d = plain[begin:end], run[begin:end]
     for t in range(c.size):
         c[t] = np.int32(c[t] + d[t])
+
+
+@nb.njit(cache=True)
+def row_buffers(p2, filters):
+    """Room for the sums and running sums of the kernels of one row, and for the inputs of its units."""
+    n = (p2 + 2 * R) * (len(filters.up) // R**3)
+    return np.zeros(n, np.int32), np.zeros(n, np.int32), np.empty(p2 * M, np.int32)
+
+
+@nb.njit(cache=True)
+def unit_inputs(plain, lo, n, filters, c):
+    """Inputs of the units of n places from lo on, from the sums of their kernels, into c[x M + m]."""
+    B = len(filters.up) // R**3
+    kernel, sign, bias = filters.kernel, filters.sign, filters.bias
+    for x in range(n):
+        here = plain[(lo + x + R - 1) * B : (lo + x + R) * B]
+        out = c[x * M : (x + 1) * M]
+        for m in range(M):
+            out[m] = np.int32(bias[m] + np.int32(sign[m] * here[kernel[m]]))
 
 
 @nb.njit(cache=True)
@@ -231,24 +277,25 @@ def inputs(v: npt.NDArray[np.uint8], filters: Filters) -> npt.NDArray[np.float32
     e = events(np.ascontiguousarray(v, np.uint8))
     out = np.empty((*(n - REACH for n in v.shape), M), np.float32)
     _inputs(
-        e.start, e.at, e.value, e.steps, e.shape, filters.up, filters.bias, np.float32(filters.up_scale), out
-    )
+        e.start, e.at, e.value, e.steps, e.shape, filters, out
+    )  # fmt: skip
     return out
 
 
 @nb.njit(parallel=True, cache=True)
-def _inputs(start, at, value, steps, shape, up, bias, scale, out):
+def _inputs(start, at, value, steps, shape, filters, out):
+    scale = np.float32(filters.up_scale)
     for i in nb.prange(out.shape[0]):
-        plain = np.zeros((shape[2] + 2 * R) * M, np.int32)
-        run = np.zeros((shape[2] + 2 * R) * M, np.int32)
+        plain, run, c = row_buffers(shape[2], filters)
         for j in range(out.shape[1]):
             for f in range(2):
                 phase = (i & 1) * 4 + (j & 1) * 2 + f
                 n = (out.shape[2] - f + 1) // 2
-                row_input(
+                row_sums(
                     start[phase], at[phase], value[phase], steps[phase], shape[1], i >> 1, j >> 1, 0, n,
-                    up, bias, plain, run,
+                    filters.up, plain, run,
                 )  # fmt: skip
+                unit_inputs(plain, 0, n, filters, c)
                 for x in range(n):
                     for m in range(M):
-                        out[i, j, 2 * x + f, m] = np.float32(plain[(x + R - 1) * M + m]) * scale
+                        out[i, j, 2 * x + f, m] = np.float32(c[x * M + m]) * scale

@@ -5,11 +5,15 @@
     f[i]   = a + sum of u[i - d], d in {0,1}^3               field on the voxels
 
 The 40 units of a place are 8 groups of 5 bits; a table per group holds the sums of the filters switched on,
-so that 8 additions replace 40. Draws are keyed by the place in the caller's grid, sums are exact integers: a
-field wanted on part of the grid equals that part of the whole field, bit by bit, on any number of threads.
+so that 8 additions replace 40. Most places see no voxel that is on ("idle"): their units are on with fixed
+probabilities, and those that seldom are share one random number. Draws are keyed by the place in the caller's
+grid, sums are exact integers: a field wanted on part of the grid equals that part of the whole field, bit by
+bit, on any number of threads.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numba as nb
 import numpy as np
@@ -26,13 +30,26 @@ from tumoar.numerics.convolve import (
     R,
     events,
     nonempty,
-    row_input,
+    row_buffers,
+    row_sums,
+    unit_inputs,
 )
 from tumoar.numerics.random import stream_key, uniform
 
 _PLANES = 8  # planes of hidden units per parallel unit; at least R - 1, so that units two apart never meet
 _SPAN_U = np.uint64(_SPAN)  # unsigned indices: numba wraps signed ones, and then does not vectorize
 _TABLE = GROUPS * (1 << BITS) * _SPAN
+_FAR = 1 << 20
+RARE = 0.02  # probability below which units of an idle place share one random number
+
+
+class Idle(NamedTuple):
+    """The units of a place that sees no voxel on; made by `idle_units`."""
+
+    odds: npt.NDArray[np.float32]  # (M,) one over the probability to be on
+    frequent: npt.NDArray[np.int64]  # units that are drawn one by one
+    rare: npt.NDArray[np.int64]  # the others
+    some: npt.NDArray[np.float32]  # probability that one of the rare units up to this one is on
 
 
 def draw_field(
@@ -52,28 +69,64 @@ def draw_field(
     if pad < REACH:
         raise ValueError(f"pad must be at least {REACH}, got {pad}")
     out = np.zeros(v.shape, np.float32)
-    box = _bounding_box(region)
+    first, last = _row_ends(region)
+    box = _bounding_box(first, last)
     if box is None:
         return out
     origin = np.array([s.start - pad for s in box])
-    crop, wanted = _padded(v, box, pad), _padded(region, box, pad)
-    e = events(crop)
-    lo, hi = _wanted_units(wanted)
+    first, last = (x[box[:2]] - origin[2] for x in (first, last))
+    e = events(_padded(v, box, pad))
+    lo, hi = _wanted_units(first, last, pad, box[2].stop - box[2].start + 2 * pad - REACH)
     u = np.zeros((8, *e.shape), np.int32)
     _draw_and_project(
-        e.start, e.at, e.value, e.steps, e.first, e.last, e.shape, filters.up, filters.bias,
-        np.float32(filters.up_scale), filters.down, lo, hi, origin, np.uint64(key), u,
+        e.start, e.at, e.value, e.steps, e.first, e.last, filters, idle_units(filters), lo, hi, origin,
+        np.uint64(key), u,
     )  # fmt: skip
-    _gather(u, wanted, np.float32(filters.down_scale), np.float32(a), pad, out[box])
+    _gather(u, region[box], first - pad, last - pad, filters.down_scale, a, pad, out[box])
     return out
 
 
-def _bounding_box(region: npt.NDArray[np.bool_]) -> tuple[slice, slice, slice] | None:
-    axes = [np.asarray(region.any(other)) for other in ((1, 2), (0, 2), (0, 1))]
-    if not axes[0].any():
+def idle_units(filters: Filters) -> Idle:
+    """What the biases alone say of the units."""
+    odds = np.empty(M, np.float32)
+    odds_row(filters.bias, M, filters, odds)
+    p = 1 / odds.astype(float)
+    frequent, rare = np.flatnonzero(p >= RARE), np.flatnonzero(p < RARE)
+    return Idle(odds, frequent, rare, (1 - np.cumprod(1 - p[rare])).astype(np.float32))
+
+
+@nb.njit(parallel=True, cache=True)
+def _row_ends(region):
+    """First wanted voxel of each row and one past its last; far beyond each other where there is none."""
+    n0, n1, n2 = region.shape
+    first, last = np.full((n0, n1), _FAR), np.full((n0, n1), -_FAR)
+    for i in nb.prange(n0):
+        for j in range(n1):
+            row = region[i, j]
+            k = 0
+            while k < n2 and not row[k]:
+                k += 1
+            if k < n2:
+                first[i, j] = k
+                k = n2
+                while not row[k - 1]:
+                    k -= 1
+                last[i, j] = k
+    return first, last
+
+
+def _bounding_box(
+    first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]
+) -> tuple[slice, slice, slice] | None:
+    some = first < last
+    if not some.any():
         return None
-    i, j, k = (slice(int(x.argmax()), int(x.size - x[::-1].argmax())) for x in axes)
-    return i, j, k
+    i, j = (np.flatnonzero(some.any(axis)) for axis in (1, 0))
+    return (
+        slice(int(i[0]), int(i[-1]) + 1),
+        slice(int(j[0]), int(j[-1]) + 1),
+        slice(int(first.min()), int(last.max())),
+    )
 
 
 def _padded(x: npt.NDArray, box: tuple[slice, ...], pad: int) -> npt.NDArray[np.uint8]:
@@ -86,16 +139,16 @@ def _padded(x: npt.NDArray, box: tuple[slice, ...], pad: int) -> npt.NDArray[np.
     return out
 
 
-def _wanted_units(wanted: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+def _wanted_units(
+    first: npt.NDArray[np.int64], last: npt.NDArray[np.int64], pad: int, n2: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Per row (j0, j1) of hidden units the range lo <= j2 < hi that reaches a wanted voxel, empty if none."""
-    n0, n1, n2 = (n - REACH for n in wanted.shape)
-    some = wanted.any(2)
-    first = np.where(some, wanted.argmax(2), 1 << 20)
-    final = np.where(some, wanted.shape[2] - 1 - wanted[:, :, ::-1].argmax(2), -(1 << 20))
-    for axis, n in ((0, n0), (1, n1)):
+    first, last = np.pad(first, pad, constant_values=_FAR), np.pad(last, pad, constant_values=-_FAR)
+    for axis in (0, 1):
+        n = first.shape[axis] - REACH
         first = np.min([np.take(first, range(d, d + n), axis) for d in range(REACH + 1)], axis=0)
-        final = np.max([np.take(final, range(d, d + n), axis) for d in range(REACH + 1)], axis=0)
-    return np.maximum(first - REACH, 0).astype(np.int32), np.minimum(final + 1, n2).astype(np.int32)
+        last = np.max([np.take(last, range(d, d + n), axis) for d in range(REACH + 1)], axis=0)
+    return np.maximum(first - REACH, 0).astype(np.int32), np.minimum(last, n2).astype(np.int32)
 
 
 @nb.njit(inline="always")
@@ -118,35 +171,79 @@ def _odds(c):
 
 
 @nb.njit(cache=True)
-def _odds_row(c, begin, n, scale, out):
-    c = c[begin : begin + n]
+def odds_row(c, n, filters, out):
+    """One over the probability of units with inputs c, in fixed point."""
+    scale = np.float32(filters.up_scale)
     for t in range(n):
         out[t] = _odds(np.float32(c[t]) * scale)
 
 
 @nb.njit(cache=True)
-def _bernoulli_row(odds, n, k0, k1, counter, h, at):
-    """h[at + t] = 1 with probability 1 / odds[t]."""
-    h = h[at : at + n]
+def _bernoulli_row(odds, n, k0, k1, counter, h):
+    """h[t] = 1 with probability 1 / odds[t]."""
+    h = h[:n]
     for t in range(n):
         h[t] = np.uint8(uniform(k0, k1, np.uint32(counter + t)) * odds[t] < np.float32(1.0))
 
 
+@nb.njit(inline="always")
+def _bit(m):
+    """Place of unit m = 8 q + g in a pattern: byte g holds the bits q of its group."""
+    return np.uint64(8 * (m % GROUPS) + m // GROUPS)
+
+
 @nb.njit(cache=True)
-def draw_row(
-    start, at, value, steps, first, last, p1, i, j, lo, hi, up, bias, scale, idle, k0, k1, counter,
-    plain, run, odds, h,
+def _idle_row(idle, n, k0, k1, counter, u, patterns):
+    """Units of n idle places."""
+    patterns = patterns[:n]
+    patterns[:] = 0
+    for m in idle.frequent:
+        odds, bit = idle.odds[m], _bit(m)
+        for x in range(n):
+            on = uniform(k0, k1, np.uint32(counter + x * M + m)) * odds < np.float32(1.0)
+            patterns[x] |= np.uint64(on) << bit
+    count = len(idle.rare)
+    if count == 0:
+        return
+    first, some = idle.rare[0], idle.some[count - 1]
+    u = u[:n]
+    for x in range(n):
+        u[x] = uniform(k0, k1, np.uint32(counter + x * M + first))
+    for x in range(n):
+        if u[x] < some:  # this number also says which is the first that is on
+            r = 0
+            while u[x] >= idle.some[r]:
+                r += 1
+            patterns[x] |= np.uint64(1) << _bit(idle.rare[r])
+            for m in idle.rare[r + 1 :]:
+                on = uniform(k0, k1, np.uint32(counter + x * M + m)) * idle.odds[m] < np.float32(1.0)
+                patterns[x] |= np.uint64(on) << _bit(m)
+
+
+@nb.njit(cache=True)
+def _draw_row(
+    start, at, value, steps, first, last, p1, i, j, lo, hi, filters, idle, k0, k1, counter, plain, run, c,
+    odds, h, patterns,
 ):  # fmt: skip
-    """Hidden units of the row (i, j), lo <= x < hi, into h[(x - lo) M + m]; `idle`: odds of empty places."""
+    """Hidden units of the row (i, j), lo <= x < hi, as patterns[x - lo]."""
+    _idle_row(idle, hi - lo, k0, k1, counter, odds, patterns)
     a, b = nonempty(first, last, p1, i, j, lo, hi)
     if a >= b:
-        _bernoulli_row(idle, (hi - lo) * M, k0, k1, counter, h, 0)
         return
-    row_input(start, at, value, steps, p1, i, j, a, b, up, bias, plain, run)
-    _odds_row(plain, (a + R - 1) * M, (b - a) * M, scale, odds)
-    _bernoulli_row(idle, (a - lo) * M, k0, k1, counter, h, 0)
-    _bernoulli_row(odds, (b - a) * M, k0, k1, counter + (a - lo) * M, h, (a - lo) * M)
-    _bernoulli_row(idle, (hi - b) * M, k0, k1, counter + (b - lo) * M, h, (b - lo) * M)
+    row_sums(start, at, value, steps, p1, i, j, a, b, filters.up, plain, run)
+    unit_inputs(plain, a, b - a, filters, c)
+    odds_row(c, (b - a) * M, filters, odds)
+    _bernoulli_row(odds, (b - a) * M, k0, k1, counter + (a - lo) * M, h)
+    words = h.view(np.uint64)
+    B = len(filters.up) // R**3
+    for x in range(a, b):
+        # whether a place is idle must not depend on how much of the volume is seen here
+        if plain[(x + R - 1) * B : (x + R) * B].any():
+            word = BITS * (x - a)
+            pattern = words[word]
+            for q in range(1, BITS):
+                pattern |= words[word + q] << np.uint64(q)
+            patterns[x - lo] = pattern
 
 
 @nb.njit(inline="always")
@@ -158,15 +255,11 @@ def _row_stream(key, i, j, f2, lo, origin):
 
 
 @nb.njit(cache=True)
-def _look_up(h, n, offsets, places, count):
+def _look_up(patterns, n, offsets, places, count):
     """Table offsets of the non-empty groups of n places, sorted in buckets by their number (2, 4, 6, 8)."""
     count[:] = 0
-    words = h[: n * M].view(np.uint64)
     for x in range(n):
-        # 8 groups side by side: byte g collects bit q from unit 8 q + g
-        pattern = words[BITS * x]
-        for q in range(1, BITS):
-            pattern |= words[BITS * x + q] << np.uint64(q)
+        pattern = patterns[x]
         if pattern == 0:
             continue
         used = 0
@@ -211,7 +304,7 @@ def _project_row(offsets, places, count, table, cells, base):
 
 @nb.njit(parallel=True, cache=True)
 def _draw_and_project(
-    start, at, value, steps, first, last, shape, up, bias, scale, down, lo, hi, origin, key, u
+    start, at, value, steps, first, last, filters, idle, lo, hi, origin, key, u
 ):  # fmt: skip
     """u[phase] += back-projection of freshly drawn hidden units.
 
@@ -219,32 +312,29 @@ def _draw_and_project(
     a unit writes R - 1 planes beyond its own.
     """
     blocks = ((lo.shape[0] + 1) // 2 + _PLANES - 1) // _PLANES
-    idle = np.empty(shape[2] * M, np.float32)
-    for t in range(idle.size):
-        idle[t] = _odds(np.float32(bias[t % M]) * scale)
     for parity in range(2):
         units = (blocks - parity + 1) // 2
         for unit in nb.prange(8 * units):
             phase = unit // units
             _planes(
                 start[phase], at[phase], value[phase], steps[phase], first[phase], last[phase], phase,
-                2 * (unit % units) + parity, up, bias, scale, idle, down, lo, hi, origin, key, u[phase],
+                2 * (unit % units) + parity, filters, idle, lo, hi, origin, key, u[phase],
             )  # fmt: skip
 
 
 @nb.njit(cache=True)
 def _planes(
-    start, at, value, steps, first, last, phase, block, up, bias, scale, idle, down, lo, hi, origin, key, u
+    start, at, value, steps, first, last, phase, block, filters, idle, lo, hi, origin, key, u
 ):  # fmt: skip
     """One parallel unit. Within a plane, `cells` [place 1, place 2, tap 0] gathers all hidden units, so that
     the inner loop runs over R x CELL contiguous integers."""
     p1, p2 = u.shape[1:]
     n0, n1 = lo.shape
     f0, f1, f2 = phase >> 2, (phase >> 1) & 1, phase & 1
-    plain = np.empty((p2 + 2 * R) * M, np.int32)
-    run = np.zeros((p2 + 2 * R) * M, np.int32)
+    plain, run, c = row_buffers(p2, filters)
     odds = np.empty(p2 * M, np.float32)
     h = np.empty(p2 * M, np.uint8)
+    patterns = np.empty(p2, np.uint64)
     offsets = np.empty((p2, GROUPS), np.uint64)
     places = np.empty((4, p2), np.int64)
     count = np.empty(4, np.int64)
@@ -257,13 +347,13 @@ def _planes(
             if x0 >= x1:
                 continue
             k0, k1, counter = _row_stream(key, 2 * i + f0, 2 * j + f1, f2, x0, origin)
-            draw_row(
-                start, at, value, steps, first, last, p1, i, j, x0, x1, up, bias, scale, idle, k0, k1,
-                counter, plain, run, odds, h,
+            _draw_row(
+                start, at, value, steps, first, last, p1, i, j, x0, x1, filters, idle, k0, k1, counter,
+                plain, run, c, odds, h, patterns,
             )  # fmt: skip
-            _look_up(h, x1 - x0, offsets, places, count)
+            _look_up(patterns, x1 - x0, offsets, places, count)
             for b in range(R):
-                table = down[b * _TABLE : (b + 1) * _TABLE]
+                table = filters.down[b * _TABLE : (b + 1) * _TABLE]
                 _project_row(offsets, places, count, table, cells, ((j + b) * p2 + x0) * CELL)
             top, bottom, left, right = min(top, j), j + R, min(left, x0), max(right, x1 + R - 1)
         if top < bottom:
@@ -283,20 +373,24 @@ def _settle(cells, u, i, j0, j1, x0, x1):
 
 
 @nb.njit(parallel=True, cache=True)
-def _gather(u, wanted, scale, a, pad, out):
-    """out = a + scale * 2x2x2 box sum of u on the wanted voxels of the padded grid."""
-    n0, n1, n2 = out.shape
-    for i in nb.prange(n0):
-        total = np.empty(n2 + 1, np.int64)
-        for j in range(n1):
-            total[:] = 0
+def _gather(u, region, first, last, scale, a, pad, out):
+    """out = a + scale * 2x2x2 box sum of u on the voxels of the region; they lie in first <= k < last."""
+    scale, a = np.float32(scale), np.float32(a)
+    for i in nb.prange(out.shape[0]):
+        total = np.empty(out.shape[2] + 1, np.int64)
+        for j in range(out.shape[1]):
+            begin, end = first[i, j], last[i, j]
+            if begin >= end:
+                continue
+            total[begin : end + 1] = 0
             for d in range(4):
                 q0, q1 = i + pad - (d >> 1), j + pad - (d & 1)
                 phase = (q0 & 1) * 4 + (q1 & 1) * 2
-                even, odd = u[phase, q0 >> 1, q1 >> 1], u[phase + 1, q0 >> 1, q1 >> 1]
-                for k in range(n2 + 1):
-                    q2 = k + pad - 1
-                    total[k] += odd[q2 >> 1] if q2 & 1 else even[q2 >> 1]
-            for k in range(n2):
-                if wanted[i + pad, j + pad, k + pad]:
+                for f in range(2):
+                    row = u[phase + f, q0 >> 1, q1 >> 1]
+                    # total[k] belongs to the place k + pad - 1 of the padded row
+                    for k in range(begin + ((begin + pad - 1 - f) & 1), end + 1, 2):
+                        total[k] += row[(k + pad - 1) >> 1]
+            for k in range(begin, end):
+                if region[i, j, k]:
                     out[i, j, k] = a + scale * np.float32(total[k] + total[k + 1])

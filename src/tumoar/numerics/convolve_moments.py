@@ -13,8 +13,20 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.convolve import _ROW, REACH, Filters, M, R, events, nonempty, row_input
-from tumoar.numerics.convolve_field import _odds, _odds_row
+from tumoar.numerics.convolve import (
+    REACH,
+    Filters,
+    M,
+    R,
+    events,
+    nonempty,
+    row_buffers,
+    row_sums,
+    unit_inputs,
+)
+from tumoar.numerics.convolve_field import idle_units, odds_row
+
+_ROW = R * M
 
 
 def moments(
@@ -28,7 +40,7 @@ def moments(
         shape = np.array([(n - REACH - (phase >> k & 1) + 1) // 2 for n, k in zip(v.shape, (2, 1, 0))])
         _moments(
             e.start[phase], e.at[phase], e.value[phase], e.steps[phase], e.first[phase], e.last[phase],
-            e.shape[1], e.shape[2], shape, filters.up, filters.bias, np.float32(filters.up_scale), G, p,
+            e.shape[1], e.shape[2], shape, filters, 1 / idle_units(filters).odds, G, p,
         )  # fmt: skip
         places += int(shape.prod())
     return G.reshape(R, R, R, M)[:, :, ::-1].transpose(3, 0, 1, 2), p, places
@@ -41,15 +53,11 @@ def _add_scaled(y, x, s):
 
 
 @nb.njit(cache=True)
-def _moments(start, at, value, steps, first, last, p1, p2, shape, up, bias, scale, G, p):
-    plain = np.empty((p2 + 2 * R) * M, np.int32)
-    run = np.zeros((p2 + 2 * R) * M, np.int32)
+def _moments(start, at, value, steps, first, last, p1, p2, shape, filters, idle, G, p):
+    plain, run, c = row_buffers(p2, filters)
     odds = np.empty(p2 * M, np.float32)
     probability = np.zeros((p2 + 2 * R) * M, np.float32)  # hidden place x at (x + R - 1) M
     beyond = np.zeros((p2 + 2 * R) * M, np.float32)
-    idle = np.empty(M, np.float32)
-    for m in range(M):
-        idle[m] = np.float32(1.0) / _odds(np.float32(bias[m]) * scale)
     n = shape[2]
     for i in range(shape[0]):
         partial = np.zeros(R * R * _ROW, np.float32)
@@ -59,8 +67,9 @@ def _moments(start, at, value, steps, first, last, p1, p2, shape, up, bias, scal
                 for m in range(M):
                     p[m] += n * np.float64(idle[m])
                 continue
-            row_input(start, at, value, steps, p1, i, j, a, b, up, bias, plain, run)
-            _odds_row(plain, (a + R - 1) * M, (b - a) * M, scale, odds)
+            row_sums(start, at, value, steps, p1, i, j, a, b, filters.up, plain, run)
+            unit_inputs(plain, a, b - a, filters, c)
+            odds_row(c, (b - a) * M, filters, odds)
             for x in range(n):
                 here = probability[(x + R - 1) * M : (x + R) * M]
                 if a <= x < b:

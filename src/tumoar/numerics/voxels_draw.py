@@ -14,8 +14,6 @@ import numpy.typing as npt
 from tumoar.numerics.random import stream_key, uniform
 from tumoar.numerics.voxels import (
     FLAGS,
-    FUNCTIONS,
-    HARMONICS,
     UNUSED,
     WITH_DATA,
     Array,
@@ -32,7 +30,14 @@ from tumoar.numerics.voxels import (
     over_slabs,
     row_buffers,
 )
-from tumoar.numerics.voxels_em import memberships, require_prior
+from tumoar.numerics.voxels_em import (
+    add_row,
+    feature_lines,
+    features,
+    memberships,
+    products,
+    require_prior,
+)
 
 _f = np.float32
 _VARIABLE = 7
@@ -60,7 +65,7 @@ def draw(
     `fields` (X, Y, Z) float32 are added to the log prior of level >= 1 and of level 2; either infinity
     decides. `key` is a seed and a counter of passes. `color` 0 to 7 draws only voxels of that parity of (x,
     y, z), so that neighbors rest.
-    `likely`, if given, is set to whether level >= 1 had a probability of at least LIKELY.
+    `likely`, if given, is set to the highest level that was reached with a probability of at least LIKELY.
     """
     likely = np.zeros((0, 0, 0), np.uint8) if likely is None else likely
     sums = no_sums(v, len(groups.x_of_q))
@@ -83,10 +88,9 @@ def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color,
     threshold = np.zeros(row.e.shape[1], _f)
     chosen = np.zeros(row.e.shape[1], np.int32)
     active = np.zeros(Q, np.int64)
-    data = np.zeros((Q, sums.data.shape[2]), _f)
-    cosines = np.zeros((Q, HARMONICS), _f)
-    products = np.zeros((Q, N * FUNCTIONS), _f)
-    cos_z = np.ascontiguousarray(v.cos_z.T)
+    seen = np.zeros(row.e.shape[1], _f)
+    lines = feature_lines(N, row.e.shape[1])
+    product = np.zeros(len(lines), _f)
     column, one, two = out
     for at in range((last - first) * Y):
         x, y = first + at // Y, at % Y
@@ -96,8 +100,10 @@ def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color,
         if w == 0:
             continue
         load_prior(pi, groups, x, y, b, w, padded, row)
+        field_1, field_2 = fields[0][x, y, b : b + w], fields[1][x, y, b : b + w]
+        _switch_off(groups, field_1, field_2, row)
         densities(channels, g, groups.x_of_q, v.use[x, y, b : b + w], padded, row)
-        _add_fields(groups, fields[0][x, y, b:], fields[1][x, y, b:], w, row)
+        _add_fields(groups, field_1, field_2, w, row)
         find_top(groups.x_of_q, padded, row)
         memberships(groups.x_of_q, padded, row)
         if likely.size > 0:
@@ -106,9 +112,7 @@ def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color,
         for i in range(w):
             threshold[i] = uniform(k0, k1, 2 * (b + i)) * row.total[i]
         count = _choose(groups.x_of_q, padded, row, threshold, chosen, active)
-        data[:] = _f(0)
-        cosines[:] = _f(0)
-        products[:] = _f(0)
+        seen[:padded] = _f(0)
         for i in range(w):
             z = b + i
             if v.use[x, y, z] == UNUSED or (color >= 0 and (z & 1) != (color & 1)):
@@ -116,16 +120,40 @@ def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color,
             if row.total[i] <= 0:
                 lost[x] += 1
                 continue
-            q = active[min(chosen[i], count - 1)]
-            m = groups.x_of_q[q]
+            chosen[i] = min(chosen[i], count - 1)
+            m = groups.x_of_q[active[chosen[i]]]
             one[x, y, z] = groups.level[m] >= 1
             two[x, y, z] = groups.level[m] == 2
             column[x, y, z] = _column(groups, m, row, i, uniform(k0, k1, 2 * z + 1))
-            if v.use[x, y, z] == WITH_DATA:
-                _scatter(channels, row.e, i, cos_z[z], data[q], cosines[q], products[q])
-        for q in range(Q):
-            if data[q, 0] > 0:
-                _add_row(data[q], cosines[q], products[q], v.cos_y[y], x, q, sums)
+            seen[i] = _f(v.use[x, y, z] == WITH_DATA)
+        features(v.cos_z, row.e, N, b, w, lines)
+        for c in range(count):
+            q = active[c]
+            if _indicate(chosen, c, seen, padded, row.ll[q]):
+                products(row.ll[q], seen, lines, padded, product)
+                add_row(product, v.cos_y[y], N, sums.data[x, q], sums.cos[x, q], sums.data_cos[x, q])
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+def _indicate(chosen, c, seen, padded, out):
+    """Which voxels of a row chose c, into out; whether any with data did."""
+    some = _f(0)
+    for i in range(padded):
+        out[i] = _f(chosen[i] == c)
+        some += out[i] * seen[i]
+    return some > 0
+
+
+@nb.njit(cache=True, error_model="numpy")
+def _switch_off(groups, field_1, field_2, row):
+    """Levels that their fields forbid in all of the row need not be looked at."""
+    some_1 = some_2 = False
+    for i in range(len(field_1)):
+        some_1 |= field_1[i] > -np.inf
+        some_2 |= field_2[i] > -np.inf
+    for m in range(len(groups.level)):
+        if (groups.level[m] >= 1 and not some_1) or (groups.level[m] == 2 and not some_2):
+            row.on[m] = False
 
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
@@ -151,14 +179,17 @@ def _add_fields(groups, field_1, field_2, w, row):
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
 def _mark_likely(groups, w, row, mass, likely):
-    mass[:w] = _f(0)
-    for q in range(len(groups.x_of_q)):
-        m = groups.x_of_q[q]
-        if row.on[m] and groups.level[m] >= 1:
-            for i in range(w):
-                mass[i] += row.ll[q, i]
-    for i in range(w):
-        likely[i] = mass[i] > 0 and mass[i] >= _f(LIKELY) * row.total[i]
+    likely[:w] = 0
+    for level in range(1, 3):
+        mass[:w] = _f(0)
+        for q in range(len(groups.x_of_q)):
+            m = groups.x_of_q[q]
+            if row.on[m] and groups.level[m] >= level:
+                for i in range(w):
+                    mass[i] += row.ll[q, i]
+        for i in range(w):
+            if mass[i] > 0 and mass[i] >= _f(LIKELY) * row.total[i]:
+                likely[i] = level
 
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
@@ -192,36 +223,6 @@ def _column(groups, m, row, i, u):
         if part > 0:
             found = j
     return groups.column[found]
-
-
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
-def _scatter(channels, e, i, cos, data, cosines, products):
-    """Adds one voxel to the sums of its component."""
-    N = len(channels)
-    data[0] += _f(1)
-    at = 1 + N
-    for m in range(N):
-        data[1 + m] += e[m, i]
-        for n in range(m, N):
-            data[at] += e[m, i] * e[n, i]
-            at += 1
-        for k in range(FUNCTIONS):
-            products[FUNCTIONS * m + k] += e[m, i] * cos[k]
-    for k in range(HARMONICS):
-        cosines[k] += cos[k]
-
-
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
-def _add_row(data, cosines, products, cos_y, x, q, sums):
-    for k in range(len(data)):
-        sums.data[x, q, k] += data[k]
-    for b in range(HARMONICS):
-        for k in range(HARMONICS):
-            sums.cos[x, q, b, k] += cos_y[b] * cosines[k]
-    for n in range(len(products) // FUNCTIONS):
-        for b in range(FUNCTIONS):
-            for k in range(FUNCTIONS):
-                sums.data_cos[x, q, n, b, k] += cos_y[b] * products[FUNCTIONS * n + k]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)

@@ -69,10 +69,8 @@ def require_prior(lost: npt.NDArray[np.int64]) -> None:
 def _expect(first, last, v, channels, pi, groups, g, sums, log_evidence, lost):
     N, Q, Z = len(channels), len(groups.x_of_q), v.use.shape[2]
     row = row_buffers(N, pi.shape[3], len(groups.level), Q, Z)
-    squares = N * (N + 1) // 2
-    count = 1 + N + squares + (HARMONICS - 1) + (FUNCTIONS - 1) * N
-    features = np.zeros((4 * ((count + 3) // 4), row.e.shape[1]), _f)
-    product = np.zeros(features.shape[0], _f)
+    lines = feature_lines(N, row.e.shape[1])
+    product = np.zeros(len(lines), _f)
     scale = np.zeros(row.e.shape[1], _f)
     for at in range((last - first) * v.use.shape[1]):
         x, y = first + at // v.use.shape[1], at % v.use.shape[1]
@@ -98,11 +96,11 @@ def _expect(first, last, v, channels, pi, groups, g, sums, log_evidence, lost):
                     log_evidence[x] += np.log(running)
                     running = 1.0
         log_evidence[x] += np.log(running)
-        _features(v.cos_z, row.e, N, b, w, features)
+        features(v.cos_z, row.e, N, b, w, lines)
         for q in range(Q):
             if row.on[groups.x_of_q[q]]:
-                _products(row.ll[q], scale, features, padded, product)
-                _add_row(product, v.cos_y[y], N, sums.data[x, q], sums.cos[x, q], sums.data_cos[x, q])
+                products(row.ll[q], scale, lines, padded, product)
+                add_row(product, v.cos_y[y], N, sums.data[x, q], sums.cos[x, q], sums.data_cos[x, q])
 
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
@@ -120,36 +118,43 @@ def memberships(x_of_q, padded, row):
                 ll[i] = value
 
 
+@nb.njit(cache=True, error_model="numpy")
+def feature_lines(N, Z):
+    """Room for the features of a row of Z voxels, a multiple of four lines."""
+    count = 1 + N + N * (N + 1) // 2 + (HARMONICS - 1) + (FUNCTIONS - 1) * N
+    return np.zeros((4 * ((count + 3) // 4), Z), _f)
+
+
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
-def _features(cos_z, e, N, b, w, features):
+def features(cos_z, e, N, b, w, lines):
     """1, e_n, e_m e_n (m <= n), cosines 1 to 6, e_n times cosines 1 to 3: one line each."""
     at = 1 + N
     for m in range(N):
         for i in range(w):
-            features[0, i] = _f(1)
-            features[1 + m, i] = e[m, i]
+            lines[0, i] = _f(1)
+            lines[1 + m, i] = e[m, i]
         for n in range(m, N):
             for i in range(w):
-                features[at, i] = e[m, i] * e[n, i]
+                lines[at, i] = e[m, i] * e[n, i]
             at += 1
     for k in range(1, HARMONICS):
         for i in range(w):
-            features[at, i] = cos_z[k, b + i]
+            lines[at, i] = cos_z[k, b + i]
         at += 1
     for n in range(N):
         for k in range(1, FUNCTIONS):
             for i in range(w):
-                features[at, i] = e[n, i] * cos_z[k, b + i]
+                lines[at, i] = e[n, i] * cos_z[k, b + i]
             at += 1
 
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
-def _products(value, scale, features, padded, product):
+def products(value, scale, lines, padded, product):
     """Sum over the row of membership times feature, four features at a time."""
     for i in range(padded):
         value[i] *= scale[i]
-    for f in range(0, features.shape[0], 4):
-        f0, f1, f2, f3 = features[f], features[f + 1], features[f + 2], features[f + 3]
+    for f in range(0, len(lines), 4):
+        f0, f1, f2, f3 = lines[f], lines[f + 1], lines[f + 2], lines[f + 3]
         s0 = s1 = s2 = s3 = _f(0)
         for i in range(padded):
             p = value[i]
@@ -161,8 +166,8 @@ def _products(value, scale, features, padded, product):
 
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
-def _add_row(product, cos_y, N, data, cos, data_cos):
-    """Adds a row's sums, laid out as `_features`, to those of its slab."""
+def add_row(product, cos_y, N, data, cos, data_cos):
+    """Adds a row's sums, laid out as `features`, to those of its slab."""
     squares = N * (N + 1) // 2
     for k in range(len(data)):
         data[k] += product[k]

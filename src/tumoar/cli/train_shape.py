@@ -51,9 +51,7 @@ def shape(
     try:
         labels = [int(x) for x in core.split(",")]
     except ValueError:
-        raise UsageError(
-            "core", "core labels must be numbers with commas between", found=core
-        ) from None
+        raise UsageError("core", "core labels must be numbers with commas between", found=core) from None
     shapes = read_shapes(masks, labels)
     sections = {}
     for name in maps:

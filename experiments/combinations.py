@@ -22,15 +22,14 @@ from pathlib import Path
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
 import numpy as np
-from fits import COLUMNS, DECIDES, PAPER, fitted
-from head_cases import LABELS, PROJECT, bare_case, digest
+from fits import COLUMNS, DECIDES, PAPER, fitted, subset
+from head_cases import LABELS, PROJECT, digest
 from samples import SEED, patient, sampled
 from threadpoolctl import threadpool_limits
 
 from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.contrasts import core_is_identifiable, find_contrast
 from tumoar.evaluate import Scores, compare
-from tumoar.image import Case
 from tumoar.inference.gibbs import Votes
 from tumoar.io.models import default_model
 from tumoar.report.boxes import box_plots
@@ -38,13 +37,6 @@ from tumoar.result import organ_mask
 
 SCANS = ("T1c", "FLAIR", "T2", "DIR", "CT")
 COMBINATIONS = (("T1c", "FLAIR", "T2", "CT"), ("T1c", "FLAIR", "T2"), ("T1c", "FLAIR2"), ("T2", "DIR"))
-PRODUCT = {"FLAIR2": ("FLAIR", "T2")}
-
-
-def combined(case: Case, names: tuple[str, ...]) -> Case:
-    """The case with these contrasts; the log of a product is the sum of the logs."""
-    D = np.stack([sum(case.D[SCANS.index(f)] for f in PRODUCT.get(n, (n,))) for n in names])
-    return bare_case(D, case.grid.affine, names, stripped=False)
 
 
 def scores(found: Votes, truth: Votes, names: tuple[str, ...]) -> dict[str, Scores]:
@@ -69,7 +61,7 @@ def rows(folder: Path, patients: int, gibbs: GibbsConfig) -> Iterator[dict]:
             path = kept / f"{number}_{'+'.join(names)}.json"
             if not path.exists():
                 one = one or patient(number, folder, SCANS)
-                case = combined(one.case, names)
+                case = subset(one.case, names)
                 fit, _, _ = fitted(case, model, GemConfig())
                 votes = sampled(case, fit, model, Config(gibbs=gibbs)).vote()
                 found = {k: s.as_dict() for k, s in scores(votes, one.votes, names).items()}

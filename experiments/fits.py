@@ -19,7 +19,7 @@ import csv
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
@@ -99,28 +99,39 @@ def patient(head: str, has_tumor: bool, folder: Path) -> tuple[Case, Votes]:
 
 
 def simulated(head: str, has_tumor: bool, folder: Path) -> tuple[Case, Votes]:
-    rng_tumor, rng_scan = np.random.default_rng([2019, int(head)]).spawn(2)
+    rngs = np.random.default_rng([2019, int(head)]).spawn(2)
+    return scanned(head, unseen_tumors()[HEADS.index(head)] if has_tumor else None, SCANS, rngs, folder)
+
+
+def scanned(
+    head: str,
+    tumor_of: str | None,
+    names: tuple[str, ...],
+    rngs: Sequence[np.random.Generator],
+    folder: Path,
+) -> tuple[Case, Votes]:
+    """A head with the tumor of somebody else, scanned as named; and what is in it."""
+    rng_tumor, rng_scan = rngs
     label_map, source, grid = around_head(*read_head(head, folder), margin=10.0, tallest=TALLEST)
     tumor = None
-    if has_tumor:
-        name = unseen_tumors()[HEADS.index(head)]
-        image = nib.as_closest_canonical(nib.load(DATA / "tumors" / "automatic" / f"{name}.nii.gz"))
+    if tumor_of is not None:
+        image = nib.as_closest_canonical(nib.load(DATA / "tumors" / "automatic" / f"{tumor_of}.nii.gz"))
         shape = np.asarray(image.dataobj).astype(np.uint8)
         tumor = draw_place(shape, label_map, LABELS, rng_tumor)
     images, truth = simulate(
-        label_map, grid, tumor, [Acquisition(name) for name in SCANS], LABELS, rng_scan, source=source
+        label_map, grid, tumor, [Acquisition(name) for name in names], LABELS, rng_scan, source=source
     )
-    D, affine = at_one_mm(images)
     position = np.zeros(256, np.uint8)
     position[LABELS.indices] = np.arange(LABELS.K)
     votes = Votes(position[truth.l], truth.z.astype(np.uint8), truth.y.astype(np.uint8))
-    return bare_case(D, affine, SCANS, stripped=False), votes
+    return bare_case(*at_one_mm(images), names, stripped=False), votes
 
 
 def subset(case: Case, names: tuple[str, ...]) -> Case:
     """The case with these contrasts alone; the log of a product is the sum of the logs."""
+    there = [c.name for c in case.contrasts]
     factors = [PRODUCT.get(name, (name,)) for name in names]
-    D = np.stack([sum(case.D[SCANS.index(f)] for f in of) for of in factors])
+    D = np.stack([sum(case.D[there.index(f)] for f in of) for of in factors])
     return bare_case(D, case.grid.affine, names, stripped=False)
 
 

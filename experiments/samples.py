@@ -23,11 +23,10 @@ from pathlib import Path
 
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
-import nibabel as nib
 import numpy as np
 import numpy.typing as npt
-from fits import DECIDES, HEADS, TALLEST, fitted, unseen_tumors
-from head_cases import DATA, LABELS, PROJECT, around_head, at_one_mm, bare_case, digest, read_head
+from fits import DECIDES, HEADS, fitted, scanned, unseen_tumors
+from head_cases import PROJECT, digest
 from threadpoolctl import threadpool_limits
 
 from tumoar.config import Config, GemConfig, GibbsConfig
@@ -38,7 +37,6 @@ from tumoar.inference.gem import Fit
 from tumoar.inference.gibbs import Votes
 from tumoar.io.models import default_model
 from tumoar.model.generative import Model, with_prior
-from tumoar.simulate import Acquisition, draw_place, simulate
 
 Mask = npt.NDArray[np.bool_]
 
@@ -66,16 +64,8 @@ class Patient:
 def patient(number: int, folder: Path, names: tuple[str, ...] = SCANS) -> Patient:
     """Number by number, other heads and other tumors; scanned as named."""
     head, name = HEADS[number % len(HEADS)], unseen_tumors()[len(HEADS) + number]
-    rng_tumor, rng_scan = np.random.default_rng([SEED, number]).spawn(2)
-    label_map, source, grid = around_head(*read_head(head, folder), margin=10.0, tallest=TALLEST)
-    image = nib.as_closest_canonical(nib.load(DATA / "tumors" / "automatic" / f"{name}.nii.gz"))
-    tumor = draw_place(np.asarray(image.dataobj).astype(np.uint8), label_map, LABELS, rng_tumor)
-    scans = [Acquisition(scan) for scan in names]
-    images, truth = simulate(label_map, grid, tumor, scans, LABELS, rng_scan, source=source)
-    position = np.zeros(256, np.uint8)
-    position[LABELS.indices] = np.arange(LABELS.K)
-    votes = Votes(position[truth.l], truth.z.astype(np.uint8), truth.y.astype(np.uint8))
-    return Patient(f"head {head}, {name}", bare_case(*at_one_mm(images), names, stripped=False), votes)
+    rngs = np.random.default_rng([SEED, number]).spawn(2)
+    return Patient(f"head {head}, {name}", *scanned(head, name, names, rngs, folder))
 
 
 def sampled(case: Case, fit: Fit, model: Model, config: Config) -> gibbs.Tally:

@@ -3,7 +3,8 @@
 The free energy per voxel above the empty map is compared between held-out shapes, the same shapes with
 their blocks shuffled, eroded, dilated, and spheres of equal volume. Free sweeps (no data) from real shapes of
 different size and from the empty map show whether the prior keeps what it should, beside those of the
-first-order MRF; free sweeps from spheres are samples to look at. Prints, as its last line, one JSON object.
+first-order MRF; free sweeps from random blobs are samples to look at, beside real shapes of that size.
+Prints, as its last line, one JSON object.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from scipy.ndimage import binary_dilation, binary_erosion, label
+from scipy.ndimage import binary_dilation, binary_erosion, gaussian_filter, label
 from scipy.special import expit
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -28,13 +29,15 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 BLOCK = 8
-SPHERES = (4_000, 12_000)  # mm³, where the samples start
+BLOBS = (6_000, 25_000)  # mm³, where the samples start
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of held-out volumes: shapes under free sweeps
 BETA = 0.5  # of the MRF beside them
 ABOUT = """Free energy per voxel favors whatever has less surface per voxel: dilated shapes and spheres of
-equal volume may lie below the true ones. A shape that stayed what it is would have a volume and a Dice near 1
-after free sweeps; a prior with surface tension shrinks it. The held-out shapes are all of the model's card,
-also those looked at while training rules were chosen (`SEEN` in `experiments/denoise.py`)."""
+equal volume may lie below the true ones. That says which single shape is most probable, not what shapes are
+drawn: there is one sphere, and a great many shapes with the surface of a tumor. A shape that stays what it
+is has a volume and a Dice near 1 after free sweeps; a prior with surface tension shrinks it. The held-out
+shapes are all of the model's card, also those looked at while training rules were chosen (`SEEN` in
+`experiments/denoise.py`)."""
 
 
 def shuffled(v, rng):
@@ -110,19 +113,37 @@ def picture(model, path):
     plt.close(figure)
 
 
-def samples(model, sweeps, path, rng):
-    """Middle slices of spheres after free sweeps."""
-    figure, axes = plt.subplots(len(SPHERES), 4, figsize=(8, 4.2))
-    for volume, row in zip(SPHERES, axes):
-        v = np.pad(sphere(volume), 12)
+def blob(volume, rng):
+    """The densest part of smooth noise, drawn to the middle."""
+    n = 2 * int(1.6 * (3 * volume / (4 * np.pi)) ** (1 / 3)) + 24
+    distance = np.sqrt(((np.indices((n,) * 3) - n // 2) ** 2).sum(0))
+    rough = gaussian_filter(rng.standard_normal((n,) * 3), 5)
+    score = 6 * rough / rough.std() - distance
+    parts, _ = label(score >= np.partition(score.ravel(), -volume)[-volume])
+    return parts == 1 + np.argmax(np.bincount(parts.ravel())[1:])
+
+
+def samples(model, held, sweeps, path, rng):
+    """Middle slices of blobs before and after free sweeps, and of the real shapes nearest in volume."""
+    figure, axes = plt.subplots(len(BLOBS), 7, figsize=(12, 3.6))
+    for volume, row in zip(BLOBS, axes):
+        v = blob(volume, rng)
         out = free_sweeps(model, v, sweeps, rng)
-        middle = v.shape[0] // 2
-        for axis, x in zip(row, (v[middle], out[middle], out[:, middle], out[:, :, middle])):
+        real = np.pad(min(held, key=lambda s: abs(s.volume - volume)).v, 8)
+        for axis, x in zip(row, (v[len(v) // 2], *middle_slices(out), *middle_slices(real))):
             axis.imshow(x, cmap="gray_r", interpolation="nearest", vmin=0, vmax=1)
             axis.set_axis_off()
+    for axis, title in zip(axes[0], ("start", "sample", "", "", "real", "", "")):
+        axis.set_title(title)
     figure.tight_layout(pad=0.3)
     figure.savefig(path, dpi=90)
     plt.close(figure)
+
+
+def middle_slices(x):
+    """Three planes through the center of mass, or the middle if there is none."""
+    at = np.round(np.argwhere(x).mean(0)).astype(int) if x.any() else np.array(x.shape) // 2
+    return x[at[0]], x[:, at[1]], x[:, :, at[2]]
 
 
 def main() -> None:
@@ -179,12 +200,13 @@ def main() -> None:
               for s, k in f["kept"].items()), "",
             "Filters that are not zero, strongest first, two middle slices each (red: positive):", "",
             f"![filters](../figures/filters_{name}.png)", "",
-            f"Samples: spheres of {' and '.join(f'{x // 1000} cm³' for x in SPHERES)} (left) after {sweeps} "
-            "free sweeps, three middle slices:", "", f"![samples](../figures/samples_{name}.png)", "",
+            f"Samples: random blobs of {' and '.join(f'{x // 1000} cm³' for x in BLOBS)} after {sweeps} "
+            "free sweeps, and held-out shapes of about that volume, three slices each:", "",
+            f"![samples](../figures/samples_{name}.png)", "",
         ]  # fmt: skip
         if not options.quick:
             picture(model, PROJECT / "docs" / "figures" / f"filters_{name}.png")
-            samples(model, sweeps, PROJECT / "docs" / "figures" / f"samples_{name}.png", rng)
+            samples(model, held, sweeps, PROJECT / "docs" / "figures" / f"samples_{name}.png", rng)
     if not options.quick:
         out = PROJECT / "docs" / "results" / "shape_prior.md"
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -112,6 +112,8 @@ def has_checkpoints(subject: Subject, order: Order) -> bool:
 
 def fitting_workers(limits: Limits, subjects: int) -> int:
     """As many as cores and free memory allow, at least one and no more than there is work for."""
+    import psutil
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 1e9
+    free = psutil.virtual_memory().available / 1e9
     return max(1, min(cores // limits.threads, int(free / limits.gb), subjects))

@@ -36,7 +36,6 @@ from tumoar.io.manifest import add_files, digest_of_file, read_manifest, replace
 POLL = 0.5  # seconds between looks at a process
 GRACE = 10.0  # seconds that a process has to end by itself
 PAUSE = 5.0  # seconds before the second attempt; each further one waits twice as long
-NEEDS_REVIEW = 13
 MAY_HELP = (OutputError.exit_code, ResourceError.exit_code, BusyError.exit_code)
 """A full disk, scarce memory and another run may be gone the next time; a bad image stays one."""
 _REFUSAL = re.compile(r"E\d+-\S+ .+")
@@ -93,17 +92,17 @@ def supervise(
                 attempts += 1
                 end = _attempt(subject, order, attempts, tell, stopped)
                 peak = max(peak, end.peak_gb)
-                if end.code in (0, NEEDS_REVIEW) or end.is_final or attempts > order.limits.retries:
+                if end.is_final or attempts > order.limits.retries:
                     break
                 _wait(PAUSE * 2 ** (attempts - 1), stopped)
-            if end.code in (0, NEEDS_REVIEW):
+            if end.code == 0:
                 add_files(order.result(subject.name), (), cohort={"request": request})
                 publish_tree(subject, order)
     except TumoarError as refusal:
         end = End(refusal.exit_code, str(refusal), peak, True)
     except StoppedError:
         return Outcome(subject.name, "stopped", seconds=time.monotonic() - start, attempts=attempts)
-    state = "done" if end.code in (0, NEEDS_REVIEW) else "failed"
+    state = "done" if end.code == 0 else "failed"
     outcome = Outcome(
         subject.name,
         state,
@@ -249,7 +248,7 @@ def _watch(
 
 
 def _ended(code: int, refusal: str, peak: float) -> End:
-    if code in (0, NEEDS_REVIEW):
+    if code == 0:
         return End(code, "", peak, True)
     if code < 0:
         return End(code, f"ended by signal {-code} ({signal.Signals(-code).name})", peak, False)

@@ -6,7 +6,9 @@ import pytest
 from small_cohort import FAKE
 
 from tumoar.cli import main
+from tumoar.cli.cohort_watch import CohortWatch
 from tumoar.cohort import plan
+from tumoar.cohort.supervise import Outcome
 
 
 @pytest.fixture
@@ -89,3 +91,19 @@ def test_what_is_refused_before_anybodys_turn(study, capfd, arguments, sentence)
     assert sentence in err
     assert "Traceback" not in err
     assert not (study / "out").exists()
+
+
+def test_progress_is_told_with_the_time_left(capfd):
+    with CohortWatch(5, 2) as watch:
+        watch.tell({"name": "sub-1", "stage": "sample", "done": 50, "total": 250})
+        assert watch.running == {"sub-1": "sampling (Algorithm 1) 20 %"}
+        watch.add(Outcome("sub-1", "done", seconds=600, attempts=1))
+        watch.add(Outcome("sub-2", "skipped"))
+        watch.add(Outcome("sub-3", "failed", 5, "E5-B23 no signal", 200, attempts=1))
+    assert watch.running == {}
+    lines = [line.split("s  ", 1)[1] for line in capfd.readouterr().err.splitlines()]
+    assert lines == [
+        "sub-1 done in 10 min  [1 of 5 done, about 20 min left]",
+        "sub-2 done already  [2 of 5 done, about 15 min left]",
+        "sub-3 FAILED in 3 min: E5-B23 no signal  [2 of 5 done, 1 failed, about 7 min left]",
+    ]

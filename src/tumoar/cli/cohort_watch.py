@@ -95,17 +95,14 @@ class CohortWatch(AbstractContextManager["CohortWatch"]):
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
-        from rich.text import Text
 
-        rows = Table.grid(padding=(0, 3))
+        rows, below = Table.grid(padding=(0, 3)), Table.grid(padding=(0, 2))
         for name, words in sorted(dict(self.running).items()):
             rows.add_row(name, words)
         elapsed = span(time.monotonic() - self._start)
-        return Group(
-            rows,
-            ProgressBar(self.total, len(self.outcomes)),
-            Text(f"{self.summary()}, {len(self.running)} running, {elapsed} so far"),
-        )
+        words = f"{self.summary()}, {len(self.running)} running, {elapsed}"
+        below.add_row(ProgressBar(self.total, len(self.outcomes), width=20), words)
+        return Group(rows, below)
 
 
 def span(seconds: float) -> str:

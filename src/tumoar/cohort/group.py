@@ -75,6 +75,7 @@ def summary(subject: Subject, order: Order) -> Row:
         "stamps": list(manifest.get("stamps", ())) if done else [],
         "contrasts": [given["contrast"] for given in manifest["inputs"]] if done else list(subject.images),
         "seconds": record.get("seconds") or round(sum(manifest["seconds"].values()), 1) if done else None,
+        "cpu_seconds": record.get("cpu_seconds"),
         "peak_gb": manifest.get("peak_gb") if done else record.get("peak_gb"),
         "attempts": record.get("attempts"),
         "volumes": {v["name"]: v for v in manifest["volumes"]} if done else {},
@@ -118,7 +119,7 @@ def _flat(row: Row) -> Row:
     out["flags"] = ";".join(note["id"] for note in row["flags"])
     out["unusual"] = ";".join(item["name"] for item in row["unusual"])
     out["contrasts"] = "+".join(row["contrasts"])
-    out |= {name: row[name] for name in ("seconds", "peak_gb", "attempts")}
+    out |= {name: row[name] for name in ("seconds", "cpu_seconds", "peak_gb", "attempts")}
     return out | dict(_volumes(row))
 
 

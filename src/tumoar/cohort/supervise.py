@@ -54,9 +54,17 @@ class Outcome:
     code: int = 0
     reason: str = ""
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     peak_gb: float = 0.0
     attempts: int = 0
     host: str = ""
+
+
+class Usage(NamedTuple):
+    """What a process has taken: seconds of all its cores, and resident memory at its peak in 10⁹ bytes."""
+
+    cpu_seconds: float = 0.0
+    peak_gb: float = 0.0
 
 
 class End(NamedTuple):
@@ -64,8 +72,8 @@ class End(NamedTuple):
 
     code: int
     reason: str
-    peak_gb: float
-    is_final: bool  # another attempt would end the same way
+    usage: Usage = Usage()
+    is_final: bool = True  # another attempt would end the same way
 
 
 class StoppedError(Exception):
@@ -80,10 +88,10 @@ def supervise(
 ) -> Outcome:
     """Run a subject, unless the very same result is there; its outcome is also left as a record."""
     start = time.monotonic()
-    peak, attempts = 0.0, 0
+    cpu, peak, attempts = 0.0, 0.0, 0
     try:
         if subject.problem:
-            end = End(subject.code, subject.problem, 0.0, True)
+            end = End(subject.code, subject.problem)
         else:
             request = _request(subject, order)
             if not order.overwrite and is_finished(order.result(subject.name), request):
@@ -91,7 +99,7 @@ def supervise(
             while True:
                 attempts += 1
                 end = _attempt(subject, order, attempts, tell, stopped)
-                peak = max(peak, end.peak_gb)
+                cpu, peak = cpu + end.usage.cpu_seconds, max(peak, end.usage.peak_gb)
                 if end.is_final or attempts > order.limits.retries:
                     break
                 _wait(PAUSE * 2 ** (attempts - 1), stopped)
@@ -99,7 +107,7 @@ def supervise(
                 add_files(order.result(subject.name), (), cohort={"request": request})
                 publish_tree(subject, order)
     except TumoarError as refusal:
-        end = End(refusal.exit_code, str(refusal), peak, True)
+        end = End(refusal.exit_code, str(refusal))
     except StoppedError:
         return Outcome(subject.name, "stopped", seconds=time.monotonic() - start, attempts=attempts)
     state = "done" if end.code == 0 else "failed"
@@ -109,6 +117,7 @@ def supervise(
         end.code,
         end.reason,
         round(time.monotonic() - start, 1),
+        round(cpu, 1),
         round(peak, 2),
         attempts,
         platform.node(),
@@ -216,24 +225,24 @@ def _watch(
     child: subprocess.Popen[bytes], log: BinaryIO, order: Order, tell: Tell, stopped: Callable[[], bool]
 ) -> End:
     """Follow a process; end it where it takes too long, too much, or is no longer wanted."""
-    start, peak, last = time.monotonic(), 0.0, ""
+    start, used, last = time.monotonic(), Usage(), ""
     limits = order.limits
     while True:
         with suppress(subprocess.TimeoutExpired):
             code = child.wait(POLL)
             last = _told(log, last, tell)
-            return _ended(code, last, peak)
+            return _ended(code, last, used)
         last = _told(log, last, tell)
-        peak = max(peak, memory_gb(child.pid))
-        if peak > limits.gb:
+        used = usage(child.pid, used)
+        if used.peak_gb > limits.gb:
             _end(child, signal.SIGKILL)
             refusal = ResourceError(
                 "memory",
                 "it took more memory than allowed",
-                found=f"{peak:.1f} GB",
+                found=f"{used.peak_gb:.1f} GB",
                 do=f"allow more than {limits.gb:g} GB with --max-memory",
             )
-            return End(refusal.exit_code, str(refusal), peak, True)
+            return End(refusal.exit_code, str(refusal), used)
         if time.monotonic() - start > 60 * limits.minutes:
             _end(child, signal.SIGTERM)
             refusal = ResourceError(
@@ -242,17 +251,17 @@ def _watch(
                 found=f"{limits.minutes:g} minutes",
                 do="run the cohort again to continue it, with a longer --timeout",
             )
-            return End(refusal.exit_code, str(refusal), peak, True)
+            return End(refusal.exit_code, str(refusal), used)
         if stopped():
             raise StoppedError
 
 
-def _ended(code: int, refusal: str, peak: float) -> End:
+def _ended(code: int, refusal: str, used: Usage) -> End:
     if code == 0:
-        return End(code, "", peak, True)
+        return End(code, "", used)
     if code < 0:
-        return End(code, f"ended by signal {-code} ({signal.Signals(-code).name})", peak, False)
-    return End(code, refusal or f"ended with code {code}", peak, code not in MAY_HELP)
+        return End(code, f"ended by signal {-code} ({signal.Signals(-code).name})", used, is_final=False)
+    return End(code, refusal or f"ended with code {code}", used, is_final=code not in MAY_HELP)
 
 
 def _told(log: BinaryIO, last: str, tell: Tell) -> str:
@@ -285,14 +294,16 @@ def _end(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
             child.stdin.close()
 
 
-def memory_gb(pid: int) -> float:
-    """Resident memory of a process, 10⁹ bytes; 0 if it is gone."""
+def usage(pid: int, before: Usage) -> Usage:
+    """What a process has taken by now; what it had `before` if it is gone."""
     import psutil
 
     try:
-        return float(psutil.Process(pid).memory_info().rss) / 1e9
+        process = psutil.Process(pid)
+        times, memory = process.cpu_times(), process.memory_info().rss / 1e9
     except psutil.Error:
-        return 0.0
+        return before
+    return Usage(times.user + times.system, max(memory, before.peak_gb))
 
 
 def _wait(seconds: float, stopped: Callable[[], bool]) -> None:

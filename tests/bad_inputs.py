@@ -32,7 +32,7 @@ Arguments = list[object]
 
 @dataclass(frozen=True)
 class Row:
-    """An input, and what it has to come to."""
+    """An input, and what it has to come to; `others` are ids that name the same thing."""
 
     id: str
     code: int
@@ -40,16 +40,17 @@ class Row:
     make: Callable[[Path], Arguments]
     notes: tuple[str, ...] = ()
     slow: bool = False
+    others: tuple[str, ...] = ()
 
 
 ROWS: dict[str, Row] = {}
 
 
-def add(name: str, id: str, code: int, text: str, make, *, notes=(), slow: bool = False) -> None:
+def add(name: str, id: str, code: int, text: str, make, *, notes=(), slow=False, others=()) -> None:
     name = f"{id} {name}"
     if name in ROWS:
         raise ValueError(f"{name} is there twice")
-    ROWS[name] = Row(id, code, text, make, tuple(notes), slow)
+    ROWS[name] = Row(id, code, text, make, tuple(notes), slow, others)
 
 
 # ---- one NIfTI file ----------------------------------------------------------------------------------------
@@ -447,7 +448,7 @@ def junk(kind: str):
 
 
 for kind in ("noise", "cylinder", "box"):
-    add(f"no head but {kind}", "B38", 7, "", junk(kind), slow=True)
+    add(f"no head but {kind}", "B38", 7, "no head found", junk(kind), slow=True, others=("B39",))
 
 
 def sized(scale: float):
@@ -463,7 +464,7 @@ def sized(scale: float):
 
 
 for scale in (0.8, 1.2, 4.5):
-    add(f"a head of {scale * 72:.0f} mm", "B39", 7, "", sized(scale), slow=True)
+    add(f"a head of {scale * 72:.0f} mm", "B39", 7, "no head found", sized(scale), slow=True, others=("B38",))
 
 
 def on_other_grid(spacing, **options):
@@ -482,7 +483,7 @@ def on_other_grid(spacing, **options):
     return make
 
 
-for spacing in ((1.0, 1.0, 2.0), (1.5, 1.5, 1.5), (0.9, 1.1, 3.0)):
+for spacing in ((1.0, 1.0, 2.0), (1.5, 1.5, 1.5), (0.9, 1.1, 2.2)):
     size = "×".join(map(str, spacing))
     add(f"one frame, FLAIR of {size} mm", "B31", 0, "", on_other_grid(spacing, frame="1.2.1"), slow=True)
     add(f"frame not known, FLAIR of {size} mm", "B32", 0, "", on_other_grid(spacing), slow=True)

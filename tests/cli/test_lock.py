@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tumoar.cli.run import _locked
 from tumoar.errors import BusyError
+from tumoar.io.lock import locked
 
 
 def test_a_lock_that_a_dead_run_left_stops_nobody(tmp_path):
     (tmp_path / ".out.lock").write_text("")
-    with _locked(tmp_path / "out"), pytest.raises(BusyError, match="B59"), _locked(tmp_path / "out"):
+    with locked(tmp_path / "out"), pytest.raises(BusyError, match="B59"), locked(tmp_path / "out"):
         pass
     assert not (tmp_path / ".out.lock").exists()

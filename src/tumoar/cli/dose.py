@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tumoar.io.structures import Dosed
     from tumoar.limits import Limit, Verdict
 
+PICTURES = ("dvh.png", "dvh.svg")
 SHOWN = ("volume_cm3", "mean_Gy", "D5_Gy", "D50_Gy", "D95_Gy", "D0.03cc_Gy")
 
 
@@ -123,7 +125,7 @@ def _write(
     *,
     into_result: bool,
 ) -> None:
-    from tumoar.io.results import REPORT, add_files, replace_text, write_table
+    from tumoar.io.results import REPORT, added, write_table
     from tumoar.report import read_data, render
     from tumoar.report.dose import curve, picture
 
@@ -134,17 +136,14 @@ def _write(
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, rows in tables.items():
-            write_table(folder / name, rows)
-        pictures = [folder / "dvh.png", folder / "dvh.svg"]
-        picture(pictures, curves, references)
-        names = [*tables, *(p.name for p in pictures)]
-        if into_result:
-            page = read_data((folder / REPORT).read_text(encoding="utf-8"))
-            page |= {"dose": curves, "limits": [_shown(row) for row in tables.get("limits.tsv", ())]}
-            replace_text(folder / REPORT, render(page))
-            names.append(REPORT)
-            add_files(folder, names)
+        with added(folder) if into_result else nullcontext(folder) as work:
+            for name, rows in tables.items():
+                write_table(work / name, rows)
+            picture([work / name for name in PICTURES], curves, references)
+            if into_result:
+                page = read_data((folder / REPORT).read_text(encoding="utf-8"))
+                page |= {"dose": curves, "limits": [_shown(row) for row in tables.get("limits.tsv", ())]}
+                (work / REPORT).write_text(render(page), encoding="utf-8")
     except OSError as error:
         raise not_written("cannot write the doses", error, folder) from error
-    typer.echo(f"{folder.name}: {', '.join(names)}")
+    typer.echo(f"{folder.name}: {', '.join([*tables, *PICTURES, *([REPORT] if into_result else [])])}")

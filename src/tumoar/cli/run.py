@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import platform
 import resource
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -18,15 +15,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from tumoar import __version__
 from tumoar.cli.watch import Watch
 from tumoar.config import Config
-from tumoar.errors import BusyError, GeometryError, IntegrityError, ResourceError, UsageError, not_written
+from tumoar.errors import GeometryError, IntegrityError, ResourceError, UsageError
 from tumoar.image import Case, Image, frame_digest
 from tumoar.inference.resample import resample
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.identity import Person, sealed
+from tumoar.io.lock import locked
+from tumoar.io.manifest import tidy
 from tumoar.io.results import MANIFEST, Options, read_manifest, status, write_result
 from tumoar.model.generative import Model
 from tumoar.numerics.threads import use_threads
@@ -62,7 +62,8 @@ def execute(
     """Segment and publish; None if the very same result is there already."""
     key = run_key(case, model, request, given)
     folder = request.out.with_name(f".{request.out.name}.checkpoints")
-    with _locked(request.out):
+    with locked(request.out):
+        tidy(request.out)
         if not request.overwrite and _is_done(request.out, key):
             watch.say(f"{request.out.name}: already done, nothing was changed")
             return None
@@ -165,7 +166,7 @@ def forecast_gb(case: Case, model: Model) -> float:
 def require_memory(case: Case, model: Model, limit_gb: float | None) -> None:
     """Refuse before the work begins what would not fit."""
     needed = forecast_gb(case, model)
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 1e9
+    have = psutil.virtual_memory().available / 1e9  # with what the system only keeps of files read before
     limit = min(limit_gb, have) if limit_gb else have
     if needed > limit:
         raise ResourceError(
@@ -228,27 +229,3 @@ def _is_done(out: Path, key: str) -> bool:
         file=out,
         do="choose another folder, or replace it with --overwrite",
     )
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Only one run at a time works on an output; the lock goes with the process, however it ends."""
-    path = out.with_name(f".{out.name}.lock")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise not_written("cannot write the result", error, out) from error
-    with os.fdopen(lock, "w") as file:
-        busy = BusyError("B59", "another run works on this output", file=out, do="wait for it to end")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise busy from error
-        # The run before may have removed the file between our opening and locking it.
-        if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            raise busy
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from tumoar.inference.resample import resample
 from tumoar.io.dicom import Series, digest_of, grid_of
 from tumoar.io.identity import require_patient
 from tumoar.io.nifti import read_nifti
-from tumoar.io.results import add_files, read_manifest
+from tumoar.io.results import added, read_manifest
 from tumoar.io.rois import Roi, look_of
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.io.seg import write_seg
@@ -36,15 +36,15 @@ def export(
     require_patient(manifest.get("patient", {}), manifest.get("key", ""), series.person, "the series")
     rois = rois_on(out, manifest, series, trust=trust)
     notes = [note for row in manifest["volumes"] if (note := _changed(row, rois, grid_of(series)[0]))]
-    (out / FOLDER).mkdir(exist_ok=True)
-    names = []
-    if rtstruct:
-        write_rtstruct(out / FOLDER / RTSTRUCT, rois, series, smooth=smooth, key=manifest.get("key", ""))
-        names.append(f"{FOLDER}/{RTSTRUCT}")
-    if seg:
-        write_seg(out / FOLDER / SEG, rois, series, key=manifest.get("key", ""))
-        names += [f"{FOLDER}/{SEG}"] if (out / FOLDER / SEG).is_file() else []
-    add_files(out, names)
+    key = manifest.get("key", "")
+    with added(out) as work:
+        folder = work / FOLDER
+        folder.mkdir()
+        if rtstruct:
+            write_rtstruct(folder / RTSTRUCT, rois, series, smooth=smooth, key=key)
+        if seg:
+            write_seg(folder / SEG, rois, series, key=key)
+        names = [f"{FOLDER}/{path.name}" for path in sorted(folder.iterdir())]
     return names, notes
 
 

@@ -5,21 +5,27 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tumoar.errors import IntegrityError, UnreadableFileError
+from tumoar.errors import IntegrityError, UnreadableFileError, not_written
 from tumoar.io.files import beside, sync
+from tumoar.io.lock import locked
 
 MANIFEST = "run.json"
 REPORT = "report.html"
+COMING = "coming"  # in a manifest: files that are joining, by their new digests
+OLD = "old-"
 
 
 def read_manifest(out: Path) -> dict[str, Any]:
@@ -31,20 +37,55 @@ def read_manifest(out: Path) -> dict[str, Any]:
         raise UnreadableFileError(
             "B1", "no finished result in this folder", file=out, do="run `tumoar segment`"
         ) from error
-    for name, digest in files.items():
+    # Files that were joining when something stopped us: each is the older one or the newer one, or not there.
+    coming = manifest.pop(COMING, {})
+    for name in files | coming:
         path = out / name
-        if not path.is_file() or digest_of_file(path) != digest:
+        found = digest_of_file(path) if path.is_file() else None
+        if found not in (files.get(name), coming.get(name)):
             raise IntegrityError(
                 "result", "result changed since it was written", file=name, do="run it again"
             )
+        if found is not None:
+            files[name] = found
     return dict(manifest)
+
+
+@contextmanager
+def added(out: Path, **more: Any) -> Iterator[Path]:
+    """A folder to write to: its files join a finished result when the block ends well, with `more` beside.
+
+    The manifest names what is coming before anything is moved, so that the result is valid at every moment.
+    """
+    work = out / f".{uuid.uuid4().hex}"
+    try:
+        work.mkdir()
+        yield work
+        new = digests(work)
+        sync_all(work)
+        with locked(out):
+            manifest = read_manifest(out)
+            replace_text(out / MANIFEST, _text(manifest | {COMING: new}))
+            for name in new:
+                (out / name).parent.mkdir(exist_ok=True)
+                os.replace(work / name, out / name)
+            manifest["files"] |= new
+            replace_text(out / MANIFEST, _text(manifest | more))
+    except OSError as error:
+        raise not_written("cannot add to the result", error, out) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def add_files(out: Path, names: Iterable[str], **more: Any) -> None:
     """Files that were added to a finished result, or changed by us, into its manifest, and `more` beside."""
     manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8")) | more
     manifest["files"] |= {n: digest_of_file(out / n) for n in names}
-    replace_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    replace_text(out / MANIFEST, _text(manifest))
+
+
+def _text(manifest: Mapping[str, Any]) -> str:
+    return json.dumps(manifest, indent=1) + "\n"
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -72,14 +113,44 @@ def sync_all(folder: Path) -> None:
 
 
 def publish(work: Path, out: Path) -> None:
-    """Move the finished folder to its place; an older one leaves only when the new one is there."""
-    old = out.with_name(f".{out.name}.old-{uuid.uuid4().hex}")
-    with suppress(FileNotFoundError):
-        os.rename(out, old)
-    try:
+    """Move the finished folder to its place in one step; what stood there is there until then, and goes."""
+    if not out.exists():
         os.rename(work, out)
-    except OSError:
-        with suppress(OSError):
+    elif not exchange(work, out):
+        old = out.with_name(f".{out.name}.{OLD}{uuid.uuid4().hex}")
+        os.rename(out, old)
+        try:
+            os.rename(work, out)
+        except OSError:
             os.rename(old, out)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+            raise
+        work = old
+    sync(out.parent)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two names change places at once (renameat2); False where the system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    here, both = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), both) == 0:
+        return True
+    error = ctypes.get_errno()
+    if error in (errno.EINVAL, errno.ENOSYS):
+        return False
+    raise OSError(error, os.strerror(error))
+
+
+def tidy(out: Path) -> None:
+    """Remove what a killed run left beside its output; an older result whose place is empty goes back.
+
+    Only for whoever holds the lock of the output.
+    """
+    left = re.compile(rf"\.{re.escape(out.name)}\.({OLD})?[0-9a-f]{{32}}")
+    for path in [p for p in out.parent.iterdir() if left.fullmatch(p.name)]:
+        if f".{OLD}" in path.name and not out.exists():
+            os.rename(path, out)
+        elif path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)

@@ -24,7 +24,7 @@ from tumoar.image import Grid
 from tumoar.io.manifest import (
     MANIFEST,
     REPORT,
-    add_files,
+    added,
     digests,
     publish,
     read_manifest,
@@ -40,8 +40,8 @@ __all__ = [
     "MANIFEST",
     "REPORT",
     "Options",
-    "add_files",
     "add_table",
+    "added",
     "label_rows",
     "read_manifest",
     "replace_text",
@@ -109,9 +109,8 @@ def write_result(
 
 def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """One more table in a finished result, and in its manifest."""
-    read_manifest(out)
-    write_table(out / name, rows)
-    add_files(out, [name])
+    with added(out) as folder:
+        write_table(folder / name, rows)
 
 
 def label_rows(table: LabelTable) -> list[dict[str, Any]]:

@@ -1,0 +1,35 @@
+"""One at a time: whoever writes to an output holds its lock, for as long as the process lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tumoar.errors import BusyError, not_written
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Only one run at a time works on an output; the lock goes with the process, however it ends."""
+    path = out.with_name(f".{out.name}.lock")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise not_written("cannot write the result", error, out) from error
+    with os.fdopen(lock, "w") as file:
+        busy = BusyError("B59", "another run works on this output", file=out, do="wait for it to end")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise busy from error
+        # The run before may have removed the file between our opening and locking it.
+        if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise busy
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,106 @@
+"""Killed, or refused by the disk, at every step of writing: what can be seen is whole, the old or the new."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from faults import BROKEN, FULL, KILLED, READ_ONLY, REFUSED, WELL, count_steps, failing_at, killed_at
+from small_run import run
+
+from tumoar.io.checkpoint import Checkpoints
+from tumoar.io.manifest import tidy
+from tumoar.io.margins import add_margins
+from tumoar.io.results import Options, read_manifest, write_result
+from tumoar.margins import Margins
+
+OPTIONS = Options(organs=("GTV", "Brain"))
+
+
+@pytest.fixture(scope="module")
+def result():
+    return run()
+
+
+def writing(result, out, key):
+    manifest = {"key": key, "reference": "T1c", "inputs": []}
+    return lambda: write_result(out, result, (), manifest, OPTIONS, lambda whole: "page", [])
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+def steps_of(action, every):
+    """All steps, or some of them in the fast suite; always the last ones, where folders change places."""
+    count = count_steps(action)
+    assert count > 20
+    return [n for n in range(1, count + 1) if n % every == 0 or n > count - 8]
+
+
+def every(request):
+    return 1 if "all" in request.node.callspec.id else 7
+
+
+SCOPES = [pytest.param("some"), pytest.param("all", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_killed_while_publishing(result, tmp_path, scope, request):
+    fresh, out = tmp_path / "fresh", tmp_path / "there"
+    writing(result, out, "old")()
+    steps = steps_of(writing(result, fresh / "out", "new"), every(request))
+    for step in steps:
+        shutil.rmtree(fresh)
+        assert killed_at(writing(result, fresh / "out", "new"), step) in (KILLED, WELL)
+        if (fresh / "out").exists():
+            assert read_manifest(fresh / "out")["key"] == "new"
+        assert killed_at(writing(result, out, "new"), step) in (KILLED, WELL)
+        assert read_manifest(out)["key"] in ("old", "new"), "an older result is never lost"
+        tidy(out)
+        assert names(tmp_path) == ["fresh", "there"]
+        writing(result, out, "old")()
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_killed_while_adding(result, tmp_path, scope, request):
+    out = tmp_path / "out"
+    writing(result, out, "k")()
+    shutil.copytree(out, tmp_path / "kept")
+    add = lambda: add_margins(out, Margins(6, 2))  # noqa: E731
+    for step in steps_of(add, every(request)):
+        shutil.rmtree(out)
+        shutil.copytree(tmp_path / "kept", out)
+        assert killed_at(add, step) in (KILLED, WELL)
+        read_manifest(out)
+        add()
+        assert {"margins.tsv", "structures/CTV.nii.gz"} <= set(read_manifest(out)["files"])
+
+
+@pytest.mark.parametrize("error", [FULL, READ_ONLY, BROKEN])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_disk_that_fails(result, tmp_path, scope, error, request):
+    out = tmp_path / "out"
+    writing(result, out, "old")()
+    for step in steps_of(writing(result, out, "new"), every(request)):
+        state = failing_at(writing(result, out, "new"), step, error)
+        assert state in (REFUSED, WELL), f"step {step}: {state}"
+        assert read_manifest(out)["key"] == ("new" if state == WELL else "old")
+        tidy(out)
+        assert names(tmp_path) == ["out"]
+        if state == WELL:
+            writing(result, out, "old")()
+
+
+def test_checkpoints_are_there_whenever_it_ends(tmp_path):
+    keeper = Checkpoints(tmp_path / "c", "0" * 64)
+    keeper.save("sample", {"a": np.array([1])})
+    keeper.save("sample", {"a": np.array([2])})
+    save = lambda: keeper.save("sample", {"a": np.array([3])})  # noqa: E731
+    for step in range(1, count_steps(save) + 1):
+        assert killed_at(save, step) in (KILLED, WELL)
+        assert keeper.load("sample")["a"] in (1, 2, 3)
+        for error in (FULL, BROKEN):
+            assert failing_at(save, step, error) in (REFUSED, WELL)
+            assert keeper.load("sample")["a"] in (1, 2, 3)

@@ -31,7 +31,7 @@ from tumoar.errors import (
     UsageError,
     not_written,
 )
-from tumoar.io.manifest import add_files, digest_of_file, read_manifest, replace_text
+from tumoar.io.manifest import added, digest_of_file, read_manifest, replace_text
 
 POLL = 0.5  # seconds between looks at a process
 GRACE = 10.0  # seconds that a process has to end by itself
@@ -104,7 +104,8 @@ def supervise(
                     break
                 _wait(PAUSE * 2 ** (attempts - 1), stopped)
             if end.code == 0:
-                add_files(order.result(subject.name), (), cohort={"request": request})
+                with added(order.result(subject.name), cohort={"request": request}):
+                    pass  # no file, but who it is
                 publish_tree(subject, order)
     except TumoarError as refusal:
         end = End(refusal.exit_code, str(refusal))

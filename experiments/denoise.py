@@ -204,8 +204,8 @@ def write(figures, rows, options) -> None:
         "The cRBM's training corrupted its windows likewise (rates 4 to 20 %, blobs of 1 to 2.6 mm grain);",
         "here blobs have 2 mm grain.",
         "Held-out shapes that were looked at while training rules were chosen are left out (`SEEN` in",
-        "`experiments/denoise.py`). Four of the ten patients of z (00047, 00337, 00712, 01743) had been",
-        "restored with the prior shipped before; nothing was chosen by them.", "",
+        "`experiments/denoise.py`). These patients had been restored with the priors shipped before as well;",
+        "nothing was chosen by them.", "",
         "| map | noise | flipped | cRBM | MRF | none |", "|---|---|---|---|---|---|", *rows, "",
         *(
             f"- {m}: β = {f['beta']}; the cRBM is better in {f['patients_better']} of {f['n']} patients, by "

@@ -64,6 +64,13 @@ def test_a_refusal_is_one_sentence_and_its_code(app_that, capsys):
     assert out.err == "E4-B11 orientation unknown | file: t1.nii | found: two codes 0 | do: set one\n"
 
 
+def test_too_little_memory_is_a_refusal(app_that, capsys):
+    app_that(MemoryError("Unable to allocate 99 GiB"))
+    code, out = _run([], capsys)
+    assert code == 10
+    assert out.err.startswith("E10-memory not enough memory")
+
+
 def test_a_fault_shows_no_traceback_and_no_message(app_that, capsys, monkeypatch):
     monkeypatch.delenv("TUMOAR_DEBUG", raising=False)
     app_that(RuntimeError("/home/Jane Doe"))

@@ -29,7 +29,7 @@ from tumoar.cli.segment import segment
 from tumoar.cli.simulate import simulate
 from tumoar.cli.train import atlas, prepare
 from tumoar.cli.train_shape import combine, shape
-from tumoar.errors import TumoarError
+from tumoar.errors import ResourceError, TumoarError
 
 app = typer.Typer(
     name="tumoar",
@@ -83,6 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except TumoarError as refusal:
         typer.echo(str(refusal), err=True)
         sys.exit(refusal.exit_code)
+    except MemoryError:
+        more = ResourceError(
+            "memory", "not enough memory", do="close other programs, or use a larger machine"
+        )
+        typer.echo(str(more), err=True)
+        sys.exit(more.exit_code)
     except Exception as fault:
         if os.environ.get("TUMOAR_DEBUG"):
             raise

@@ -12,13 +12,16 @@ import numpy as np
 import numpy.typing as npt
 from pydicom import Dataset, dcmread
 from pydicom.errors import InvalidDicomError
-from pydicom.uid import ImplicitVRLittleEndian
+from pydicom.filereader import read_file_meta_info
+from pydicom.uid import DeflatedExplicitVRLittleEndian, ImplicitVRLittleEndian
 
-from tumoar.errors import GeometryError, TumoarError, UnreadableFileError
+from tumoar.errors import GeometryError, ResourceError, TumoarError, UnreadableFileError
 from tumoar.io.nifti_header import COPY_AGAIN
 
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
-MOST_BYTES = 2 * 1024**3  # of one file
+MOST_BYTES = 2 * 1024**3  # of one file, and of its pixels unpacked
+MOST_ITEMS, ITEM = 10**6, b"\xfe\xff\x00\xe0"  # of all sequences of a file; the tag that each begins with
+UNCOMPRESSED = "export it uncompressed"
 
 Matrix = npt.NDArray[np.float64]
 
@@ -35,13 +38,23 @@ def is_dicom(path: Path) -> bool:
 def open_dicom(path: Path, *, pixels: bool = True) -> Dataset:
     """The data set of a file; files without a preamble are read if they are DICOM all the same."""
     with refusing(path):
-        if path.stat().st_size > MOST_BYTES:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
             raise UnreadableFileError("B48", "DICOM file too large", file=path.name, do=COPY_AGAIN)
+        if size > MOST_ITEMS * len(ITEM) and path.read_bytes().count(ITEM) > MOST_ITEMS:
+            raise UnreadableFileError("B52", "file structure not plausible", file=path.name)
+        if is_dicom(path) and _syntax(path) == DeflatedExplicitVRLittleEndian:
+            # It would be unpacked whole, however large it claims to be.
+            raise UnreadableFileError("B48", "deflated DICOM is not read", file=path.name, do=UNCOMPRESSED)
         data = dcmread(path, stop_before_pixels=not pixels, force=True)
         # Values are decoded when they are asked for: this one here, where what is wrong with it is a refusal.
         if not str(data.get("SOPClassUID") or ""):
             raise UnreadableFileError("B48", "not a DICOM file", file=path.name, do="check the name")
         return data
+
+
+def _syntax(path: Path) -> str:
+    return str(read_file_meta_info(path).get("TransferSyntaxUID") or "")
 
 
 @contextmanager
@@ -78,6 +91,11 @@ def pixels_of(data: Dataset, name: str) -> npt.NDArray[Any]:
         raise UnreadableFileError("B48", "no pixel data", file=name, do=COPY_AGAIN)
     if data.get("SamplesPerPixel", 1) != 1:
         raise UnreadableFileError("B48", "not a gray image", file=name)
+    claimed = [
+        float(data.get(keyword) or 1) for keyword in ("Rows", "Columns", "NumberOfFrames", "BitsAllocated")
+    ]
+    if np.prod(claimed) / 8 > MOST_BYTES:
+        raise ResourceError("B6", "image too large", file=name, do="export it in parts")
     if syntax is None:
         data.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian  # what a file without a header has to be
     try:
@@ -86,9 +104,7 @@ def pixels_of(data: Dataset, name: str) -> npt.NDArray[Any]:
             return np.asarray(data.pixel_array)
     except (RuntimeError, NotImplementedError) as error:
         kind = syntax.name if syntax is not None else "unknown"
-        raise UnreadableFileError(
-            "B48", f"codec for {kind} missing", file=name, do="export it uncompressed"
-        ) from error
+        raise UnreadableFileError("B48", f"codec for {kind} missing", file=name, do=UNCOMPRESSED) from error
     except (ValueError, AttributeError, TypeError, KeyError) as error:
         raise UnreadableFileError("B48", "pixel data short or damaged", file=name, do=COPY_AGAIN) from error
 

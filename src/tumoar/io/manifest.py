@@ -15,7 +15,7 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tumoar.errors import IntegrityError, UnreadableFileError, not_written
@@ -40,7 +40,7 @@ def read_manifest(out: Path) -> dict[str, Any]:
     # Files that were joining when something stopped us: each is the older one or the newer one, or not there.
     coming = manifest.pop(COMING, {})
     for name in files | coming:
-        path = out / name
+        path = out / _inside(name)
         found = digest_of_file(path) if path.is_file() else None
         if found not in (files.get(name), coming.get(name)):
             raise IntegrityError(
@@ -68,6 +68,8 @@ def added(out: Path, **more: Any) -> Iterator[Path]:
             replace_text(out / MANIFEST, _text(manifest | {COMING: new}))
             for name in new:
                 (out / name).parent.mkdir(exist_ok=True)
+                if (out / name).parent.is_symlink():
+                    raise IntegrityError("result", "a folder of the result leads elsewhere", file=name)
                 os.replace(work / name, out / name)
             manifest["files"] |= new
             replace_text(out / MANIFEST, _text(manifest | more))
@@ -82,6 +84,13 @@ def add_files(out: Path, names: Iterable[str], **more: Any) -> None:
     manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8")) | more
     manifest["files"] |= {n: digest_of_file(out / n) for n in names}
     replace_text(out / MANIFEST, _text(manifest))
+
+
+def _inside(name: str) -> str:
+    """A name that a manifest lists, which must not lead out of its folder."""
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise IntegrityError("result", "the manifest names a file elsewhere", do="run it again")
+    return name
 
 
 def _text(manifest: Mapping[str, Any]) -> str:
@@ -152,5 +161,7 @@ def tidy(out: Path) -> None:
     for path in [p for p in out.parent.iterdir() if left.fullmatch(p.name)]:
         if f".{OLD}" in path.name and not out.exists():
             os.rename(path, out)
+        elif path.is_symlink():
+            path.unlink()
         elif path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

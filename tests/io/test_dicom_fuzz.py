@@ -23,8 +23,9 @@ def test_damaged_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_ten_thousand_damaged_files(tmp_path):
+def test_ten_thousand_damaged_files(tmp_path, record_property):
     fuzz(tmp_path, range(1000, 11_000))
+    record_property("tried", 10_000)
 
 
 def test_one_slice_with_other_pixels_is_read_as_it_is(tmp_path):

@@ -63,11 +63,12 @@ def exchanging(request, monkeypatch):
         monkeypatch.setattr(module, "exchange", lambda one, other: False)
 
 
-def test_killed_at_every_step_of_publishing(tmp_path, exchanging, request):
+def test_killed_at_every_step_of_publishing(tmp_path, exchanging, request, record_property):
     fresh, out = tmp_path / "fresh", tmp_path / "there"
     fresh.mkdir()
     steps = count_steps(writing(fresh / "out", "new")) + 6
     assert steps > 20
+    record_property("tried", 2 * steps)
     for step in range(1, steps + 1):
         shutil.rmtree(fresh)
         fresh.mkdir()
@@ -85,11 +86,13 @@ def test_killed_at_every_step_of_publishing(tmp_path, exchanging, request):
         assert names(tmp_path) == ["fresh", "there"]
 
 
-def test_killed_at_every_step_of_adding(tmp_path):
+def test_killed_at_every_step_of_adding(tmp_path, record_property):
     out = tmp_path / "out"
     writing(out, "k")()
     for text in ("one", "two"):  # a new file, then a file that changes
-        for step in range(1, count_steps(adding(out, text)) + 1):
+        steps = count_steps(adding(out, text))
+        record_property("tried", steps)
+        for step in range(1, steps + 1):
             shutil.rmtree(out)
             writing(out, "k")()
             if text == "two":
@@ -104,10 +107,12 @@ def test_killed_at_every_step_of_adding(tmp_path):
 
 
 @pytest.mark.parametrize("error", [FULL, READ_ONLY, BROKEN])
-def test_a_disk_that_fails_at_any_step(tmp_path, error, exchanging):
+def test_a_disk_that_fails_at_any_step(tmp_path, error, exchanging, record_property):
     out = tmp_path / "out"
     writing(out, "old")()
-    for step in range(1, count_steps(writing(out, "new")) + 1):
+    steps = count_steps(writing(out, "new"))
+    record_property("tried", steps)
+    for step in range(1, steps + 1):
         writing(out, "old")()
         state = failing_at(writing(out, "new"), step, error)
         assert state in (REFUSED, WELL), f"step {step}: {state}"
@@ -117,10 +122,12 @@ def test_a_disk_that_fails_at_any_step(tmp_path, error, exchanging):
 
 
 @pytest.mark.parametrize("error", [FULL, READ_ONLY, BROKEN])
-def test_a_disk_that_fails_while_adding(tmp_path, error):
+def test_a_disk_that_fails_while_adding(tmp_path, error, record_property):
     out = tmp_path / "out"
     writing(out, "k")()
-    for step in range(1, count_steps(adding(out, "one")) + 1):
+    steps = count_steps(adding(out, "one"))
+    record_property("tried", steps)
+    for step in range(1, steps + 1):
         assert failing_at(adding(out, "one"), step, error) in (REFUSED, WELL)
         read_manifest(out)
 
@@ -153,7 +160,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_full_disk_and_one_that_is_read_only(small_disk):
+def test_a_full_disk_and_one_that_is_read_only(small_disk, record_property):
     out, filler = small_disk / "out", small_disk / "filler"
     writing(out, "old", 20_000)()
     refused = 0
@@ -171,6 +178,7 @@ def test_a_full_disk_and_one_that_is_read_only(small_disk):
         assert names(small_disk) == ["out"]
         writing(out, "old", 20_000)()
     assert 0 < refused < 30
+    record_property("tried", 31)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with pytest.raises(OutputError, match="read-only"):
         writing(out, "new")()

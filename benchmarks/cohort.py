@@ -2,8 +2,7 @@
 
 Small simulated patients through `tumoar cohort`: two at a time with one thread each against one at a time
 with two threads; then 4 and 16 of them. What the engine itself costs is told by subjects that do nothing.
-A patient of full size, at default settings and with one thread, tells how long
-a study takes.
+The time of real patients, with which a study is worked out, is that of docs/results/patients.md.
 
     python benchmarks/cohort.py [--quick] [--folder DIR]
 """
@@ -20,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(PROJECT / "experiments"), str(PROJECT / "tests")]
@@ -57,23 +56,16 @@ def engine_cost(folder: Path, count: int) -> tuple[float, float]:
     return ready - start, (done - ready) / count
 
 
-def full_size(folder: Path) -> dict:
-    """One patient of full size, all settings at their defaults, one thread."""
-    raw = folder / "raw_full"
-    anat = raw / "sub-1" / "anat"
-    names = {"T1c": "sub-1_ce-gadolinium_T1w", "FLAIR": "sub-1_FLAIR", "T2": "sub-1_T2w"}
-    if not anat.exists():
-        made = folder / "simulated"
-        command = [sys.executable, "-m", "tumoar", "simulate", "--skull-stripped", "-o", str(made)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        anat.mkdir(parents=True)
-        for contrast, name in names.items():
-            shutil.copy(made / f"{contrast}.nii.gz", anat / f"{name}.nii.gz")
-    seconds, (record,) = cohort(raw, folder / "out_full", [], "--index", "0")
+def real_patients() -> dict:
+    """What real patients took, from the page of results: median core-seconds, and the largest memory."""
+    lines = (PROJECT / "docs" / "results" / "patients.md").read_text(encoding="utf-8").splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    rows = [dict(zip(table[0], cells)) for cells in table[1:]]
+    rows = [row for row in rows if row["seconds"]]
     return {
-        "full_size_seconds": round(seconds, 1),
-        "full_size_cpu_seconds": record["cpu_seconds"],
-        "full_size_peak_gb": record["peak_gb"],
+        "real_patients": len(rows),
+        "real_core_seconds": round(median(float(row["seconds"]) * int(row["threads"]) for row in rows)),
+        "real_peak_gb": max(float(row["peak_gb"]) for row in rows),
     }
 
 
@@ -81,7 +73,7 @@ def study(figures: dict, nodes: int) -> dict:
     """A study on so many nodes: waves of patients, each as long as one whose core's neighbors are busy."""
     at_once = nodes * min(CORES, int(NODE_GB // CASE_GB))
     waves = math.ceil(PATIENTS / at_once)
-    patient = figures["full_size_cpu_seconds"] * figures["neighbor_slowdown"]
+    patient = figures["real_core_seconds"] * max(1.0, figures["neighbor_slowdown"])
     patient += 2 * figures["engine_seconds_per_subject"]  # measured with two at a time
     hours = (figures["engine_start_seconds"] + waves * patient) / 3600
     return {"nodes": nodes, "at_once": at_once, "waves": waves, "hours": round(hours, 2)}
@@ -119,7 +111,7 @@ def measure(folder: Path, quick: bool) -> dict:
         seconds, _ = cohort(raw, folder / "out", flags, "--workers", "2")
         figures[f"{most}_subjects_seconds"] = round(seconds, 1)
         figures[f"{most}_over_{some}"] = round(seconds / wide, 3)
-        figures |= full_size(folder)
+        figures |= real_patients()
     return figures
 
 
@@ -140,9 +132,10 @@ def page(figures: dict, studies: list[dict]) -> str:
         "",
         f"Worked out, not run: nodes of {CORES} cores like ours and {NODE_GB} GB, so "
         f"{min(CORES, int(NODE_GB // CASE_GB))} patients at a time on each,",
-        f"{CASE_GB:g} GB and one thread per patient. A patient takes `full_size_cpu_seconds` times",
-        "`neighbor_slowdown` (what two at a time cost each other here; many cores on one memory may cost",
-        "each other more). Waves of patients follow each other; what the engine costs is added.",
+        f"{CASE_GB:g} GB and one thread each. A patient takes `real_core_seconds` (seconds times threads,",
+        "median of [real patients](patients.md)) times `neighbor_slowdown` if above 1 (what two at a time",
+        "cost each other here; many cores on one memory may cost more), and what the engine costs. Nobody waits",
+        "for others, but the end comes with the slowest of the last ones.",
         "",
         "| nodes | patients at a time | waves | hours |",
         "|---|---|---|---|",

@@ -17,7 +17,7 @@ from tumoar.numerics.convolve import REACH
 from tumoar.train import shape as training
 from tumoar.train.shape import PAPER, Difference, ShapeTraining, centered_gradient, uncentered
 from tumoar.train.shape_data import Shape, cut, flips, shape_of, split_by_patient, window
-from tumoar.train.shape_start import BALLS, DIRECTIONS, ORDER, PLANE, VOTES, Parameters, plane
+from tumoar.train.shape_start import BALLS, DIRECTIONS, PLANE, USED, VOTES, Parameters, plane
 
 MAPS = np.array(list(itertools.product((0, 1), repeat=6)), float).reshape(-1, 1, 2, 3)
 WEIGHT = np.random.default_rng(0).dirichlet(np.ones(len(MAPS)))  # a data distribution over all maps
@@ -206,19 +206,14 @@ def test_flips_have_their_rate(grain):
     assert share == pytest.approx(0.2, abs=0.02)
 
 
-def filters_in_order(state):
-    """Filters and biases as the tables of the start list them."""
-    return state.parameters.w[ORDER], state.parameters.b[ORDER]
-
-
 def test_first_model_is_the_table():
-    w, b = filters_in_order(first())
+    w, b, _ = first().parameters
     np.testing.assert_allclose(8 * w[: len(BALLS)].sum((1, 2, 3)), [strength for _, strength, _ in BALLS])
     np.testing.assert_allclose(b[: len(BALLS)], [bias for _, _, bias in BALLS])
     part = slice(len(BALLS), len(BALLS) + len(DIRECTIONS))
     np.testing.assert_allclose(8 * np.abs(w[part]).sum((1, 2, 3)), PLANE[1])
     np.testing.assert_allclose(b[part], PLANE[2])
-    assert not w[part.stop :].any()
+    assert not w[USED:].any()
 
 
 def test_first_model_has_empty_and_full_surroundings_equally_probable():
@@ -241,7 +236,7 @@ def test_planes_see_a_surface_that_faces_them_and_not_its_opposite(direction):
 
 def test_votes_act_like_a_random_field_of_neighbors():
     """Among 2x2x2 boxes their free energy, less its slope, is nearly the square of (number on − 4)."""
-    w, b = filters_in_order(first())
+    w, b, _ = first().parameters
     on = np.arange(9)
     F = -np.logaddexp(0, w[:VOTES, 3, 3, 3][:, None] * on + b[:VOTES, None]).sum(0)
     F -= (F[-1] - F[0]) / 8 * on
@@ -258,8 +253,8 @@ def test_training_keeps_the_symmetry_of_the_filters():
     """A flip of all filters is an exchange of filters within their groups, before training and after."""
     ends = np.cumsum([*(1,) * len(BALLS), 6, 12, 8])
     for state in (first(), run(first(), QUICK, 2)):
-        w, b = filters_in_order(state)
-        assert ends[-1] == len(BALLS) + len(DIRECTIONS)
+        w, b, _ = state.parameters
+        assert ends[-1] == USED
         for k, end in zip((0, *ends), ends):
             group, turned = (np.sort(x[k:end].reshape(end - k, -1), axis=0) for x in (w, flipped(w)))
             np.testing.assert_allclose(turned, group, atol=1e-12)

@@ -49,7 +49,7 @@ _PARAMETERS = ("parameters", "averaged")
 class ShapeTraining:
     """Settings; the defaults are our own, `PAPER` has the paper's."""
 
-    steps: int = 200
+    steps: int = 100
     step: float = 0.003  # along the natural gradient, decaying to a tenth; or the plain step size
     natural: bool = True  # natural gradient in few parameters, or enhanced gradient in all
     ridge: float = 0.05  # of the Fisher information, relative to its diagonal

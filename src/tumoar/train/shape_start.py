@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.convolve import GROUPS, M, R
+from tumoar.numerics.convolve import M, R
 
 FloatArray = npt.NDArray[np.float64]
 TIED = 8  # voxels that share one free tap
@@ -27,11 +27,9 @@ BALLS = (*((0.0, 5.5, bias) for bias in (-1.6, -1.9, -2.3, -2.7, -3.0)), (1.3, -
 VOTES = 5
 # Flat surfaces: width, strength (input at such a surface above that at the opposite one), bias. Votes and
 # balls make small shapes shrink, as surface tension does; these reward a surface that is large and smooth.
-PLANE = (2.5, 12.0, -5.75)
+PLANE = (2.5, 12.0, -6.0)
 DIRECTIONS = sorted((d for d in product((-1, 0, 1), repeat=3) if any(d)), key=np.count_nonzero)
-# Inside a tumor all votes are on: in one group of the kernels' tables, one look-up serves them all.
-TOGETHER = range(0, M, GROUPS)
-ORDER = [*TOGETHER, *(m for m in range(M) if m not in TOGETHER)]
+USED = len(BALLS) + len(DIRECTIONS)
 NEVER = -12.0  # bias of the other filters, which are zero
 
 
@@ -74,15 +72,14 @@ class Family:
 def first_model() -> tuple[Parameters, Family]:
     """The first model, under which empty and full surroundings are equally probable, and its family."""
     w, b = np.zeros((M, R**3)), np.full(M, NEVER)
-    votes, balls, planes = ORDER[:VOTES], ORDER[: len(BALLS)], ORDER[len(BALLS) :][: len(DIRECTIONS)]
-    for m, (width, strength, bias) in zip(balls, BALLS):
+    for m, (width, strength, bias) in enumerate(BALLS):
         w[m], b[m] = strength * ball(width), bias
     width, strength, bias = PLANE
-    for m, direction in zip(planes, DIRECTIONS):
+    for m, direction in enumerate(DIRECTIONS, len(BALLS)):
         w[m], b[m] = strength * plane(direction, width), bias
     a = -float((np.logaddexp(0, b + TIED * w.sum(1)) - np.logaddexp(0, b)).sum())
     members = np.zeros((2, M))
-    members[0, votes] = members[1, planes] = 1
+    members[0, :VOTES] = members[1, len(BALLS) : USED] = 1
     return Parameters(w.reshape(M, R, R, R), b, a), Family(members[:, :, None] * w, members * b)
 
 

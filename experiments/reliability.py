@@ -47,9 +47,10 @@ ROWS = (
         "tests/io/test_nifti_fuzz.py::test_a_file_cut_anywhere_is_refused"),
     Row("R12", "damaged DICOM files", "10,000",
         "tests/io/test_dicom_fuzz.py::test_ten_thousand_damaged_files"),
-    Row("R13", "killed at every step of writing, and at any time", "300 and all steps",
+    Row("R13", "killed at every step of writing: folders of small files", "all steps",
         "tests/io/test_faults.py::test_killed_at_every_step_of_publishing "
-        "tests/io/test_faults.py::test_killed_at_every_step_of_adding "
+        "tests/io/test_faults.py::test_killed_at_every_step_of_adding"),
+    Row("R13b", "killed at every step of writing a real result, and at any time", "300",
         "tests/cli/test_faults.py tests/cli/test_killed.py"),
     Row("R14", "disk full, read-only, failing", "60",
         "tests/io/test_faults.py::test_a_disk_that_fails_at_any_step "
@@ -107,7 +108,7 @@ def known_lines() -> dict[str, str]:
     if not RESULT.is_file():
         return {}
     lines = RESULT.read_text(encoding="utf-8").splitlines()
-    return {found[1]: line for line in lines if (found := re.match(r"\| (R\d+) \|", line))}
+    return {found[1]: line for line in lines if (found := re.match(r"\| (R\d+b?) \|", line))}
 
 
 def page(lines: dict[str, str]) -> str:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from ball_maps import shifted
 from small_cohort import order, subjects, turns
@@ -95,6 +96,18 @@ def test_a_lost_workers_subject_is_taken_up_by_another(local, tmp_path):
     found = finish(local, who, how, kill_its_worker)
     assert {n: o.state for n, o in found.items()} == {"sub-1": "done", "sub-2": "done"}
     assert turns(tmp_path / "out", "sub-1") == 2
+
+
+@pytest.mark.slow
+def test_two_hundred_subjects_leave_the_client_as_it_was(local, tmp_path):
+    kinds = {f"{n:03}": "bad" if n % 10 == 3 else "good" for n in range(200)}
+    who, how = subjects(tmp_path / "images", kinds), order(tmp_path / "out")
+    client, memory = psutil.Process(), []
+    found = finish(local, who, how, lambda: memory.append(client.memory_info().rss))
+    states = [found[s.name].state for s in who]
+    assert (states.count("done"), states.count("failed")) == (180, 20)
+    assert all(turns(tmp_path / "out", s.name) == 1 for s in who)
+    assert np.median(memory[-20:]) < 1.05 * np.median(memory[:20])
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -77,13 +77,6 @@ def added(out: Path, **more: Any) -> Iterator[Path]:
         raise not_written("cannot add to the result", error, out) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def add_files(out: Path, names: Iterable[str], **more: Any) -> None:
-    """Files that were added to a finished result, or changed by us, into its manifest, and `more` beside."""
-    manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8")) | more
-    manifest["files"] |= {n: digest_of_file(out / n) for n in names}
-    replace_text(out / MANIFEST, _text(manifest))
 
 
 def _inside(name: str) -> str:

@@ -148,7 +148,7 @@ def test_checkpoints_damaged_or_of_another_run(segment, tmp_path):
             path.write_bytes(path.read_bytes()[:-40] + bytes(40))
 
     for spoiled in ((), ("sample*.ckpt",), ("*",)):  # the newest is passed over for the one before, or all
-        assert segment(watch=stopping("sample", 15))[0] is None
+        assert segment(watch=stopping("sample", 15))[0] in (None, 130)  # raised, or made a code by the runner
         assert not (tmp_path / "out").exists()
         assert any(folder.iterdir())
         assert segment()[0] == 2  # B60: an interrupted run is there

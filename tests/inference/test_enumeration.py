@@ -105,7 +105,7 @@ def sampled(model: TinyModel, D: np.ndarray, copies: int, sweeps: int) -> Margin
     both, component = np.zeros(state.shape[-1]), np.zeros(LABELS.Q)
     burn_in = sweeps // 10
     for i in range(sweeps):
-        labels, moments = gibbs.draw_labels(chain, theta, labels, chain.region, i, rng)
+        labels, moments = gibbs.draw_labels(chain, theta, labels, chain.everywhere, i, rng)
         if i < burn_in:
             continue
         l, z, y = (split(v) for v in (labels.l, labels.z, labels.y))

@@ -64,7 +64,7 @@ def from_the_sampler(model: TinyModel, draws: int, rng: np.random.Generator) -> 
         D, t = model.simulate(theta, labels, rng)
         chain = model.chain(D, seed=7)
         moments = reference.moments(D.astype(float), t)
-        state = gibbs.State(2 * i, theta, labels, moments, chain.region)
+        state = gibbs.State(2 * i, theta, labels, moments, chain.everywhere)
         for _ in range(2):
             state, _ = gibbs.sweep(chain, state)
         theta, labels = state.theta, state.labels

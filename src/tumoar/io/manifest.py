@@ -14,7 +14,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -127,7 +127,8 @@ def publish(work: Path, out: Path) -> None:
             os.rename(old, out)
             raise
         work = old
-    sync(out.parent)
+    with suppress(OSError):  # whichever name a failing disk remembers, it leads to a whole result
+        sync(out.parent)
     shutil.rmtree(work, ignore_errors=True)
 
 

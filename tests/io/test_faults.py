@@ -15,29 +15,22 @@ from pathlib import Path
 import pytest
 from faults import BROKEN, FULL, KILLED, READ_ONLY, REFUSED, WELL, count_steps, failing_at, killed_at
 
-from tumoar.errors import IntegrityError, OutputError, not_written
+from tumoar.errors import IntegrityError, OutputError
 from tumoar.io import manifest as module
 from tumoar.io.files import beside
-from tumoar.io.manifest import MANIFEST, added, digests, publish, read_manifest, sync_all, tidy
+from tumoar.io.manifest import MANIFEST, added, digests, published, read_manifest, tidy
 
 
 def writing(out: Path, key: str, size: int = 10):
     """What a run does with its result, on files of `size` bytes."""
 
     def action() -> None:
-        work = out.with_name(f".{out.name}.{os.urandom(16).hex()}")
-        try:
-            (work / "structures").mkdir(parents=True)
+        with published(out, "the result") as work:
+            (work / "structures").mkdir()
             for name in ("a.tsv", "structures/GTV.nii.gz"):
                 with beside(work / name) as temporary:
                     temporary.write_bytes(key.encode() * size)
             (work / MANIFEST).write_text(json.dumps({"key": key, "files": digests(work)}))
-            sync_all(work)
-            publish(work, out)
-        except OSError as error:
-            raise not_written("cannot write", error, out) from error
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
 
     return action
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tumoar.cohort.names import LOGS, RESULTS, case_name, tree_names
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
 from tumoar.errors import UsageError, not_written
-from tumoar.io.manifest import MANIFEST, digest_of_file, publish, replace_text
+from tumoar.io.manifest import MANIFEST, digest_of_file, published, replace_text
 
 BIDS_VERSION = "1.10.0"
 DESCRIPTION = "dataset_description.json"
@@ -91,9 +90,7 @@ def publish_tree(subject: Subject, order: Order) -> None:
     if all(_is_same(result / source, out / target, files[source]) for source, target in names.items()):
         return
     top = out.joinpath(*subject.name.split("_"), "anat")
-    work = top.with_name(f".anat.{uuid.uuid4().hex}")
-    try:
-        work.mkdir(parents=True)
+    with published(top, "the tree") as work:
         for source, target in names.items():
             path = work / Path(target).name
             _link(result / source, path)
@@ -101,11 +98,6 @@ def publish_tree(subject: Subject, order: Order) -> None:
                 suffix = path.name.removesuffix(".nii.gz").rpartition("_")[2]
                 card = json.dumps(_card(subject, order, suffix, reference), indent=1) + "\n"
                 path.with_name(path.name.replace(".nii.gz", ".json")).write_text(card, encoding="utf-8")
-        publish(work, top)
-    except OSError as error:
-        raise not_written("cannot write the tree", error, top) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _card(subject: Subject, order: Order, suffix: str, reference: str) -> dict[str, Any]:

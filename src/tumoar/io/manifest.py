@@ -114,6 +114,21 @@ def sync_all(folder: Path) -> None:
         sync(path)
 
 
+@contextmanager
+def published(out: Path, what: str) -> Iterator[Path]:
+    """A folder to write to: it becomes `out` when the block ends well, and goes if not; `what` names it."""
+    work = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
+    try:
+        work.mkdir(parents=True)
+        yield work
+        sync_all(work)
+        publish(work, out)
+    except OSError as error:
+        raise not_written(f"cannot write {what}", error, out) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def publish(work: Path, out: Path) -> None:
     """Move the finished folder to its place in one step; what stood there is there until then, and goes."""
     if not out.exists():

@@ -8,8 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,17 +17,16 @@ import numpy as np
 
 from tumoar.assemble import to_input
 from tumoar.deliver import Delivered, cleaned, deliver, same_space
-from tumoar.errors import IntegrityError, not_written
+from tumoar.errors import IntegrityError
 from tumoar.image import Grid
 from tumoar.io.manifest import (
     MANIFEST,
     REPORT,
     added,
     digests,
-    publish,
+    published,
     read_manifest,
     replace_text,
-    sync_all,
 )
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.labels import LabelTable, Structure, TumorClass
@@ -81,9 +78,7 @@ def write_result(
 
     `report` makes the page from the finished manifest.
     """
-    work = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
-    try:
-        work.mkdir(parents=True)
+    with published(out, "the result") as work:
         rows = _write_images(work, result, options)
         write_table(work / "volumes.tsv", rows)
         write_table(work / "segmentation.tsv", label_rows(result.table))
@@ -99,12 +94,6 @@ def write_result(
         (work / REPORT).write_text(report(whole), encoding="utf-8")
         whole["files"] = digests(work)
         (work / MANIFEST).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-        sync_all(work)
-        publish(work, out)
-    except OSError as error:
-        raise not_written("cannot write the result", error, out) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -7,9 +7,12 @@ import pytest
 import small_head
 
 from tumoar.config import GemConfig, Level
+from tumoar.contrasts import find_contrast
 from tumoar.inference import gem, initialise
 from tumoar.model import joint
 from tumoar.model.atlas import pi
+from tumoar.model.bias import field
+from tumoar.model.gmm import Theta
 
 LABELS = small_head.LABELS
 QUICK = GemConfig(outer_iterations=4, em_iterations=20, deformation_steps=8)
@@ -135,7 +138,8 @@ def test_tumor_inside_a_rim_of_core_becomes_core():
     z = (r < 18).astype(np.uint8)
     y = ((r > 8) & (r < 11)).astype(np.uint8)
     y[:, :25, 23:26] = 0  # the rim has a gap
-    after = initialise.start_labels(joint.Labels(np.ones_like(z), z, y), SPACING, np.random.default_rng(0))
+    before = joint.Labels(np.ones_like(z), z, y)
+    after = initialise.start_labels(before, np.ones(z.shape, bool), SPACING, np.random.default_rng(0))
     assert (after.y[r < 8] == 1).all()
     assert (after.y[y == 1] == 1).all()
     assert after.y[r > 12].sum() == 0
@@ -147,7 +151,7 @@ def test_a_fifth_of_the_edema_becomes_core():
     y = np.zeros_like(z)
     y[4, 4:9, 4:6] = 1  # at the edge: it encloses nothing
     before = joint.Labels(np.ones_like(z), z, y)
-    after = initialise.start_labels(before, SPACING, np.random.default_rng(0))
+    after = initialise.start_labels(before, np.ones(z.shape, bool), SPACING, np.random.default_rng(0))
     assert after.y.sum() == 10 + 115 // 5
     assert (after.y[y == 1] == 1).all()
     assert (after.z == z).all()
@@ -157,7 +161,37 @@ def test_a_fifth_of_the_edema_becomes_core():
 def test_empty_tumor_is_a_legitimate_start():
     zero = np.zeros((3, 3, 3), np.uint8)
     empty = joint.Labels(zero, zero, zero)
-    assert not initialise.start_labels(empty, SPACING, np.random.default_rng(0)).y.any()
+    bright = np.ones(zero.shape, bool)
+    assert not initialise.start_labels(empty, bright, SPACING, np.random.default_rng(0)).y.any()
+
+
+def test_core_that_does_not_enhance_starts_as_edema():
+    r = np.sqrt(((np.indices((48, 48, 48)) - 23.5) ** 2).sum(0))
+    z = (r < 18).astype(np.uint8)
+    y = ((r > 8) & (r < 18)).astype(np.uint8)  # the rim, and all of the edema around it
+    bright = (r > 8) & (r < 11)
+    after = initialise.start_labels(joint.Labels(np.ones_like(z), z, y), bright, SPACING, np.random.default_rng(0))
+    assert (after.z == z).all()
+    np.testing.assert_array_equal(after.y == 1, r < 11)
+
+
+def test_enhancing_is_brighter_than_every_normal_mean_without_the_bias_field():
+    shape = (12, 10, 8)
+    contrasts = [find_contrast("FLAIR"), find_contrast("T1c")]
+    rng = np.random.default_rng(0)
+    mu = np.full((LABELS.Q, 2), 4.0)
+    mu[LABELS.component_slice(LABELS.x_named("GWM")), 1] = 6.0
+    mu[LABELS.component_slice(LABELS.x_named("GGM")), 1] = 5.5
+    C = rng.normal(0, 0.3, (2, 4, 4, 4))
+    C[:, 0, 0, 0] = 0
+    theta = Theta(np.ones(LABELS.Q), mu, np.tile(np.eye(2), (LABELS.Q, 1, 1)), C)
+    true = rng.uniform(5, 7, (2, *shape))
+    D = true + field(C, shape)
+    D[1, 0, 0, 0] = np.nan
+    expected = true[1] >= 6.0 + np.log(1.1)
+    expected[0, 0, 0] = False
+    np.testing.assert_array_equal(initialise.enhancing(LABELS, contrasts, D, theta), expected)
+    assert initialise.enhancing(LABELS, contrasts[:1], D[:1], theta).all()  # FLAIR tells nothing of core
 
 
 def test_voxels_without_data_take_part_only_in_the_brain():

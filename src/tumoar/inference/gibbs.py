@@ -20,7 +20,7 @@ from scipy.ndimage import maximum_filter
 from tumoar.config import GemConfig, GibbsConfig
 from tumoar.image import Case
 from tumoar.inference.gem import Fit
-from tumoar.inference.initialise import released, start_labels, start_prior, voxels_in_use
+from tumoar.inference.initialise import enhancing, released, start_labels, start_prior, voxels_in_use
 from tumoar.labels import LabelTable
 from tumoar.model import joint
 from tumoar.model.atlas import pi as label_pi
@@ -130,7 +130,8 @@ def prepare(
     held_z = _around_core(held_z, held_y)
     flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.w, config.u))
     first = joint.most_probable(volume, pi, flat, fit.theta)
-    first = start_labels(first, spacing, np.random.default_rng([seed, 0]))
+    bright = enhancing(fit.labels, case.contrasts, case.D, fit.theta)
+    first = start_labels(first, bright, spacing, np.random.default_rng([seed, 0]))
     first = _as_held(first, held_z, held_y, labels)
     region = (use != UNUSED) & (brain > 0)
     chain = Chain(labels, volume, pi, prior, *shapes, region, seed, held_z, held_y, full_every)

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
-from tumoar.contrasts import Contrast
+from tumoar.contrasts import Contrast, core_is_identifiable
 from tumoar.labels import LabelTable
 from tumoar.model import joint
+from tumoar.model.bias import field
 from tumoar.model.conditionals import Sigma_given
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import ThetaPrior, expected_voxels, theta_prior
@@ -19,11 +20,12 @@ from tumoar.numerics.distributions import ConstrainedNormal
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
 
 Array = npt.NDArray[np.floating]
+Mask = npt.NDArray[np.bool_]
 
 MARGIN = 10.0
 """Millimeters of background modeled around the head, or around the brain where the skull is stripped."""
-GAP = 3.0
-"""Millimeters by which a rim of core is widened to close its gaps."""
+GAP = 5.0
+"""Millimeters by which a rim of core is widened to close its gaps, as wide as those that thick slices leave."""
 STARTED_LIKE = {"chiasm": "GWM"}
 """Mixtures whose prior covers more of their neighbors than of themselves: chiasm is white tract in CSF."""
 ENCLOSED = 0.05
@@ -141,18 +143,38 @@ def start_theta(
     return replace(alike, mu=_feasible(mu, Sigma, n, prior), Sigma=Sigma)
 
 
-def start_labels(labels: joint.Labels, spacing: Sequence[float], rng: np.random.Generator) -> joint.Labels:
-    """The most probable labels with tumor that core encloses turned into core.
+def enhancing(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:
+    """(X, Y, Z) where D without its bias field is as bright as the mean of enhancing core must be.
 
-    A rim that enhances around necrosis, which looks like edema, is filled. Where nothing is enclosed, a fifth
-    of the edema is turned into core at random (section 3.3). Any start leads to the same posterior; this one
-    is nearer.
+    Asked of the contrasts that tell core from edema; all voxels where there is none.
     """
-    is_core, is_tumor = labels.y == 1, labels.z == 1
+    out = np.ones(D.shape[1:], bool)
+    for n, contrast in enumerate(contrasts):
+        if not core_is_identifiable([contrast]):
+            continue
+        values = D[n] - field(theta.C[n : n + 1], D.shape[1:])[0]
+        for c in contrast.constraints:
+            if c.gmm == "core" and c.op == ">=":
+                refs = [theta.mu[labels.component_slice(labels.x_named(r)), n].max() for r in c.refs]
+                out &= values >= max(refs) + c.log_offset
+    return out
+
+
+def start_labels(
+    labels: joint.Labels, bright: Mask, spacing: Sequence[float], rng: np.random.Generator
+) -> joint.Labels:
+    """The most probable labels with core where it is `bright`, and the tumor it encloses turned into core.
+
+    The one Gaussian of core in the simplified model may have settled in edema: core that does not enhance is
+    taken back. A rim that enhances around necrosis, which looks like edema, is filled. Where nothing is
+    enclosed, a fifth of the edema is turned into core at random (section 3.3). Any start leads to the same
+    posterior; this one is nearer.
+    """
+    is_core, is_tumor = (labels.y == 1) & bright, labels.z == 1
     reached = ndimage.distance_transform_edt(~is_core, sampling=spacing) <= GAP
     filled = ndimage.distance_transform_edt(ndimage.binary_fill_holes(reached), sampling=spacing) > GAP
     enclosed = filled & is_tumor & ~is_core if is_core.any() else np.zeros_like(is_core)
-    y = labels.y.copy()
+    y = is_core.astype(np.uint8)
     if enclosed.sum() > ENCLOSED * is_tumor.sum():
         y[enclosed] = 1
     else:

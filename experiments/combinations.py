@@ -63,7 +63,7 @@ def rows(folder: Path, patients: int, gibbs: GibbsConfig) -> Iterator[dict]:
                 one = one or patient(number, folder, SCANS)
                 case = subset(one.case, names)
                 fit, _, _ = fitted(case, model, GemConfig())
-                votes = sampled(case, fit, model, Config(gibbs=gibbs)).vote()
+                votes = sampled(case, fit, model, Config(gibbs=gibbs))[0].vote()
                 found = {k: s.as_dict() for k, s in scores(votes, one.votes, names).items()}
                 row = {"patient": one.name, "contrasts": list(names), "scores": found}
                 path.write_text(json.dumps(row), encoding="utf-8")

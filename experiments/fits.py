@@ -109,8 +109,9 @@ def scanned(
     names: tuple[str, ...],
     rngs: Sequence[np.random.Generator],
     folder: Path,
+    slices: float = 1.0,
 ) -> tuple[Case, Votes]:
-    """A head with the tumor of somebody else, scanned as named; and what is in it."""
+    """A head with the tumor of somebody else, scanned as named, in slices so many mm thick; what is in it."""
     rng_tumor, rng_scan = rngs
     label_map, source, grid = around_head(*read_head(head, folder), margin=10.0, tallest=TALLEST)
     tumor = None
@@ -118,13 +119,12 @@ def scanned(
         image = nib.as_closest_canonical(nib.load(DATA / "tumors" / "automatic" / f"{tumor_of}.nii.gz"))
         shape = np.asarray(image.dataobj).astype(np.uint8)
         tumor = draw_place(shape, label_map, LABELS, rng_tumor)
-    images, truth = simulate(
-        label_map, grid, tumor, [Acquisition(name) for name in names], LABELS, rng_scan, source=source
-    )
+    how = [Acquisition(name, (1.0, 1.0, slices)) for name in names]
+    images, truth = simulate(label_map, grid, tumor, how, LABELS, rng_scan, source=source)
     position = np.zeros(256, np.uint8)
     position[LABELS.indices] = np.arange(LABELS.K)
     votes = Votes(position[truth.l], truth.z.astype(np.uint8), truth.y.astype(np.uint8))
-    return bare_case(*at_one_mm(images), names, stripped=False), votes
+    return bare_case(*at_one_mm(images, grid), names, stripped=False), votes
 
 
 def subset(case: Case, names: tuple[str, ...]) -> Case:

@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,23 +61,26 @@ class Patient:
         return {"core": self.votes.y == 1, "whole": self.votes.z == 1}
 
 
-def patient(number: int, folder: Path, names: tuple[str, ...] = SCANS) -> Patient:
-    """Number by number, other heads and other tumors; scanned as named."""
+def patient(number: int, folder: Path, names: tuple[str, ...] = SCANS, slices: float = 1.0) -> Patient:
+    """Number by number, other heads and other tumors; scanned as named, in slices so many mm thick."""
     head, name = HEADS[number % len(HEADS)], unseen_tumors()[len(HEADS) + number]
     rngs = np.random.default_rng([SEED, number]).spawn(2)
-    return Patient(f"head {head}, {name}", *scanned(head, name, names, rngs, folder))
+    return Patient(f"head {head}, {name}", *scanned(head, name, names, rngs, folder, slices))
 
 
-def sampled(case: Case, fit: Fit, model: Model, config: Config) -> gibbs.Tally:
-    """All samples of one chain."""
+def sampled(
+    case: Case, fit: Fit, model: Model, config: Config, burn_ins: Sequence[int] = ()
+) -> list[gibbs.Tally]:
+    """All samples of one chain, counted from each of the burn-ins on; by default from that of the config."""
     model = with_prior(model, config)
     shapes, every = (model.shape_z, model.shape_y), config.gibbs.full_every
     chain, begin = gibbs.prepare(case, fit, shapes, model.tumor_mm3, config.gem, SEED, full_every=every)
-    tally = gibbs.Tally(chain.labels, chain.volume.use)
+    tallies = {n: gibbs.Tally(chain.labels, chain.volume.use) for n in burn_ins or (config.gibbs.burn_in,)}
     for state, info in gibbs.sweeps(chain, begin, config.gibbs):
-        if info.sweep > config.gibbs.burn_in:
-            tally.add(state.labels)
-    return tally
+        for burn_in, tally in tallies.items():
+            if burn_in < info.sweep <= burn_in + config.gibbs.samples:
+                tally.add(state.labels)
+    return list(tallies.values())
 
 
 def honesty(share: np.ndarray, true: np.ndarray) -> list[list[float]]:
@@ -99,7 +102,7 @@ def results(one: Patient, model: Model, gibbs_config: GibbsConfig) -> Iterator[d
     yield row(METHODS[0], {"core": first.y, "whole": first.z})
     for prior in METHODS[1:]:
         start = time.process_time()
-        tally = sampled(one.case, fit, model, Config(prior=prior, gibbs=gibbs_config))
+        (tally,) = sampled(one.case, fit, model, Config(prior=prior, gibbs=gibbs_config))
         votes = tally.vote()
         honest = {m: honesty(tally.fraction(tumor=parts), one.truth[m]) for m, parts in MAPS.items()}
         seconds = round(time.process_time() - start, 1)

@@ -17,12 +17,11 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from scipy.ndimage import binary_dilation, binary_erosion, gaussian_filter, label
-from scipy.special import expit
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shape_cases import MODEL, PROJECT, load_models, shapes_of
 
-from tumoar.model.shape.base import of_color
+from tumoar.model.shape.base import free_sweeps
 from tumoar.model.shape.mrf import FirstOrderMRF
 
 mpl.use("Agg")
@@ -65,17 +64,6 @@ def altered(v, rng):
         "true": v, "shuffled": shuffled(v, rng), "eroded": binary_erosion(v, iterations=2),
         "dilated": binary_dilation(v, iterations=2), "sphere": sphere(v.sum()),
     }  # fmt: skip
-
-
-def free_sweeps(prior, v, sweeps, rng):
-    """Samples of the prior from v on, without data."""
-    v = v.copy()
-    colors = [of_color(np.ones(v.shape, bool), c, prior.colors) for c in range(prior.colors)]
-    for _ in range(sweeps):
-        for own in colors:
-            field = prior.field(v, own, int(rng.integers(2**63)))[own]
-            v[own] = rng.random(field.size, np.float32) < expit(field)
-    return v
 
 
 def kept(prior, shape, sweeps, rng):

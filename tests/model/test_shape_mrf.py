@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tumoar.model.shape.base import of_color
+from tumoar.model.shape.base import FlatPrior, free_sweeps, of_color
 from tumoar.model.shape.mrf import FirstOrderMRF
 
 
@@ -81,3 +81,14 @@ def test_region_bounds_the_field():
 def test_negative_beta_is_refused():
     with pytest.raises(ValueError, match="at least 0"):
         FirstOrderMRF(-1.0)
+
+
+def test_free_sweeps_leave_a_flat_prior_at_its_probability():
+    v = free_sweeps(FlatPrior(np.log(0.3 / 0.7)), np.zeros((30, 30, 30), bool), 1, np.random.default_rng(1))
+    assert v.mean() == pytest.approx(0.3, abs=0.01)
+
+
+def test_free_sweeps_draw_every_color():
+    v = free_sweeps(FirstOrderMRF(0.0), np.zeros((30, 30, 30), bool), 1, np.random.default_rng(1))
+    shares = [v[of_color(np.ones(v.shape, bool), color, 8)].mean() for color in range(8)]
+    np.testing.assert_allclose(shares, 0.5, atol=0.04)

@@ -17,7 +17,7 @@ from tumoar.numerics.convolve import REACH
 from tumoar.train import shape as training
 from tumoar.train.shape import PAPER, Difference, ShapeTraining, centered_gradient, uncentered
 from tumoar.train.shape_data import Shape, cut, flips, shape_of, split_by_patient, window
-from tumoar.train.shape_start import BALLS, DIRECTIONS, PLANE, USED, VOTES, Parameters, plane
+from tumoar.train.shape_start import BALLS, DIRECTIONS, PLANE, VOTES, Parameters, plane
 
 MAPS = np.array(list(itertools.product((0, 1), repeat=6)), float).reshape(-1, 1, 2, 3)
 WEIGHT = np.random.default_rng(0).dirichlet(np.ones(len(MAPS)))  # a data distribution over all maps
@@ -213,7 +213,7 @@ def test_first_model_is_the_table():
     part = slice(len(BALLS), len(BALLS) + len(DIRECTIONS))
     np.testing.assert_allclose(8 * np.abs(w[part]).sum((1, 2, 3)), PLANE[1])
     np.testing.assert_allclose(b[part], PLANE[2])
-    assert not w[USED:].any()
+    assert not w[part.stop :].any()
 
 
 def test_first_model_has_empty_and_full_surroundings_equally_probable():

@@ -9,6 +9,7 @@ from tumoar.config import Config
 from tumoar.labels import LabelTable
 from tumoar.model.atlas import Atlas
 from tumoar.model.shape.base import ShapePrior
+from tumoar.model.shape.crbm import CRBM
 from tumoar.model.shape.mrf import FirstOrderMRF
 
 
@@ -39,5 +40,6 @@ class Model:
 def with_prior(model: Model, config: Config) -> Model:
     """The model with the shape prior that the settings ask for."""
     if config.prior == "crbm":
-        return model
+        y = model.shape_y
+        return replace(model, shape_y=replace(y, a=y.a + config.level_y)) if isinstance(y, CRBM) else model
     return replace(model, shape_z=FirstOrderMRF(config.beta_z), shape_y=FirstOrderMRF(config.beta_y))

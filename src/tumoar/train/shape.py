@@ -71,11 +71,12 @@ class ShapeTraining:
     hidden_bias: float = -2.5
     offset_memory: float = 0.99
     largest_norm: float = 50.0
+    hold_sweeps: int = 100  # free sweeps over which shapes must hold at the end (`shape_hold`); 0: not asked
 
 
 PAPER = ShapeTraining(
     steps=9600, step=0.1, natural=False, batch=10, pool=10, window=24, free_share=1.0, free_sweeps=1,
-    life_free=1.0, hidden_bias=-2.0, average_memory=0.0,
+    life_free=1.0, hidden_bias=-2.0, average_memory=0.0, hold_sweeps=0,
 )  # fmt: skip
 
 

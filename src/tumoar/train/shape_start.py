@@ -2,7 +2,8 @@
 
 Tumors are seen in 8 flips, so that the best model is the same in all of them: flips exchange its filters.
 They are majority votes of 2³ voxels, a wider Gaussian ball, and flat surfaces that face one of 26 directions.
-Training scales votes and surfaces, strengths with biases, and moves the visible bias: 3 numbers.
+Training scales the votes, strengths with biases, and moves the visible bias; that determines the strength of
+the surfaces badly, so that it stays what it is, and `shape_hold` sets their threshold.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ VOTES = 5
 # balls make small shapes shrink, as surface tension does; these reward a surface that is large and smooth.
 PLANE = (2.5, 12.0, -6.0)
 DIRECTIONS = sorted((d for d in product((-1, 0, 1), repeat=3) if any(d)), key=np.count_nonzero)
-USED = len(BALLS) + len(DIRECTIONS)
 NEVER = -12.0  # bias of the other filters, which are zero
 
 
@@ -77,10 +77,16 @@ def first_model() -> tuple[Parameters, Family]:
     width, strength, bias = PLANE
     for m, direction in enumerate(DIRECTIONS, len(BALLS)):
         w[m], b[m] = strength * plane(direction, width), bias
-    a = -float((np.logaddexp(0, b + TIED * w.sum(1)) - np.logaddexp(0, b)).sum())
-    members = np.zeros((2, M))
-    members[0, :VOTES] = members[1, len(BALLS) : USED] = 1
+    members = np.zeros((1, M))
+    members[0, :VOTES] = 1
+    a = balanced_bias(w, b)
     return Parameters(w.reshape(M, R, R, R), b, a), Family(members[:, :, None] * w, members * b)
+
+
+def balanced_bias(w: FloatArray, b: FloatArray) -> float:
+    """The visible bias under which empty and full surroundings are equally probable."""
+    full = TIED * w.reshape(len(w), -1).sum(1)
+    return -float((np.logaddexp(0, b + full) - np.logaddexp(0, b)).sum())
 
 
 def ball(width: float) -> FloatArray:

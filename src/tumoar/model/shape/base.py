@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -49,3 +50,14 @@ def of_color(region: BoolArray, color: int, colors: int) -> BoolArray:
     part = tuple(slice(color >> axis & 1, None, 2) for axis in (2, 1, 0))
     out[part] = region[part]
     return out
+
+
+def free_sweeps(prior: ShapePrior, v: BoolArray, sweeps: int, rng: np.random.Generator) -> BoolArray:
+    """v after block-Gibbs sweeps of p(v) alone, without data."""
+    v = v.copy()
+    colors = [of_color(np.ones(v.shape, bool), color, prior.colors) for color in range(prior.colors)]
+    for _ in range(sweeps):
+        for own in colors:
+            u = rng.random(np.count_nonzero(own), np.float32)
+            v[own] = u < expit(prior.field(v, own, int(rng.integers(2**63)))[own])
+    return v

@@ -2,12 +2,12 @@
 
 python experiments/ablations.py [--quick] [--patients N] [--cache DIR]
 
-Patients as in experiments/samples.py (heads and tumors that trained nothing), scanned as T1c, FLAIR, T2 and CT
-in slices of 3 mm. Each is placed, fitted and sampled as the command does, and again with: unspecified tissue
-possible at every node of the atlas, as the paper has it, not only where there may be brain; the logarithm of
-CT, as of MR, in place of Hounsfield units; tumor considered in the whole brain in every sweep; no level on
-core's visible bias. Fewer sweeps are read off the first chain. One thread. Finished rows are kept in DIR under
-a key of the code and data that made them.
+Patients as in experiments/samples.py (heads and tumors that trained nothing), scanned as T1c, FLAIR, T2 and
+CT in slices of 3 mm. Each is placed, fitted and sampled as the command does, and again with: unspecified
+tissue possible at every node of the atlas, as the paper has it, not only where there may be brain; the
+logarithm of CT, as of MR, in place of Hounsfield units; tumor considered in the whole brain in every sweep;
+no level on core's visible bias. Fewer sweeps are read off the first chain. One thread. Finished rows are kept
+in DIR under a key of the code and data that made them.
 
 Prints, as its last line, one JSON object; the full run writes docs/results/ablations.md.
 """
@@ -41,7 +41,13 @@ from tumoar.result import organ_mask
 SCANS = ("T1c", "FLAIR", "T2", "CT")
 SLICES = 3.0
 SHIPPED = "as shipped"
-VARIANTS = (SHIPPED, "unspecified tissue everywhere", "log of CT", "whole brain in every sweep", "core at level 0")
+VARIANTS = (
+    SHIPPED,
+    "unspecified tissue everywhere",
+    "log of CT",
+    "whole brain in every sweep",
+    "core at level 0",
+)
 SHORTER = (20, 50, 100)
 """Burn-ins tried beside the one of the settings."""
 
@@ -112,8 +118,11 @@ def rows(folder: Path, patients: int, gibbs: GibbsConfig) -> Iterator[dict]:
 def page(found: list[dict]) -> str:
     columns = ["core", "whole tumor", *COLUMNS]
     patients = list(dict.fromkeys(r["patient"] for r in found))
-    lines = ["# Decisions taken back", "", *__doc__.strip().splitlines()[4:11], ""]
-    lines += [f"Mean Dice over {len(patients)} patients ({'; '.join(patients)}); CPU seconds of sampling.", ""]
+    lines = ["# Decisions taken back", "", *__doc__.strip().splitlines()[4:10], ""]
+    lines += [
+        f"Mean Dice over {len(patients)} patients ({'; '.join(patients)}); CPU seconds of sampling.",
+        "",
+    ]
     lines += ["| | " + " | ".join(columns) + " | CPU s |", "|" + "---|" * (len(columns) + 2)]
     for name in dict.fromkeys(r["variant"] for r in found):
         of = [r for r in found if r["variant"] == name]

@@ -78,8 +78,14 @@ def rows(folder: Path, numbers: Sequence[int], gibbs: GibbsConfig) -> Iterator[d
 
 def page(found: list[dict]) -> str:
     lines = ["# The level of core", "", *__doc__.strip().splitlines()[4:9], ""]
-    lines += ["Dice of core / of the whole tumor (volume of core, 1 as it is), by nats on core's visible bias.", ""]
-    lines += ["| patient | " + " | ".join(f"{level:g}" for level in LEVELS) + " |", "|---" * (len(LEVELS) + 1) + "|"]
+    lines += [
+        "Dice of core / of the whole tumor (volume of core, 1 as it is), by nats on core's visible bias.",
+        "",
+    ]
+    lines += [
+        "| patient | " + " | ".join(f"{level:g}" for level in LEVELS) + " |",
+        "|---" * (len(LEVELS) + 1) + "|",
+    ]
     for name in dict.fromkeys(r["patient"] for r in found):
         by = {r["level"]: r for r in found if r["patient"] == name}
         cells = [f"{by[v]['core']:.3f} / {by[v]['whole']:.3f} ({by[v]['core_volume']:.2f})" for v in LEVELS]
@@ -107,7 +113,9 @@ def main() -> None:
             print(r, flush=True)
     if not options.quick:
         (PROJECT / "docs" / "results" / "core_level.md").write_text(page(found), encoding="utf-8")
-    means = {f"{v:g}": round(float(np.mean([r["core"] for r in found if r["level"] == v])), 4) for v in LEVELS}
+    means = {
+        f"{v:g}": round(float(np.mean([r["core"] for r in found if r["level"] == v])), 4) for v in LEVELS
+    }
     print(json.dumps(means))
 
 

@@ -67,7 +67,7 @@ def shifted(affine: np.ndarray, origin: np.ndarray) -> np.ndarray:
 
 
 def at_one_mm(images: dict[str, Image], field: Grid | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """D (N, X, Y, Z) and the affine of a case of images whose places are known, over the first, or a field."""
+    """D (N, X, Y, Z) and the affine of a case of images whose places are known, over the first or a field."""
     onto = over_same_field(field or next(iter(images.values())).grid, (1.0, 1.0, 1.0))
     D = []
     for name, image in images.items():

@@ -170,7 +170,9 @@ def test_core_that_does_not_enhance_starts_as_edema():
     z = (r < 18).astype(np.uint8)
     y = ((r > 8) & (r < 18)).astype(np.uint8)  # the rim, and all of the edema around it
     bright = (r > 8) & (r < 11)
-    after = initialise.start_labels(joint.Labels(np.ones_like(z), z, y), bright, SPACING, np.random.default_rng(0))
+    after = initialise.start_labels(
+        joint.Labels(np.ones_like(z), z, y), bright, SPACING, np.random.default_rng(0)
+    )
     assert (after.z == z).all()
     np.testing.assert_array_equal(after.y == 1, r < 11)
 

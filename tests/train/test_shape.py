@@ -254,7 +254,7 @@ def test_training_keeps_the_symmetry_of_the_filters():
     ends = np.cumsum([*(1,) * len(BALLS), 6, 12, 8])
     for state in (first(), run(first(), QUICK, 2)):
         w, b, _ = state.parameters
-        assert ends[-1] == USED
+        assert ends[-1] == len(BALLS) + len(DIRECTIONS)
         for k, end in zip((0, *ends), ends):
             group, turned = (np.sort(x[k:end].reshape(end - k, -1), axis=0) for x in (w, flipped(w)))
             np.testing.assert_allclose(turned, group, atol=1e-12)

@@ -178,9 +178,7 @@ def _train(
     return state
 
 
-def _hold(
-    model: CRBM, shapes: tuple[Shape, ...], sweeps: int, seed: int, name: str
-) -> tuple[CRBM, float]:
+def _hold(model: CRBM, shapes: tuple[Shape, ...], sweeps: int, seed: int, name: str) -> tuple[CRBM, float]:
     from rich.progress import Progress
 
     from tumoar.train.shape_hold import held

@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 MARGIN = 10.0
 """Millimeters of background modeled around the head, or around the brain where the skull is stripped."""
 GAP = 5.0
-"""Millimeters by which a rim of core is widened to close its gaps, as wide as those that thick slices leave."""
+"""Millimeters by which a rim of core is widened to close its gaps, which thick slices leave."""
 STARTED_LIKE = {"chiasm": "GWM"}
 """Mixtures whose prior covers more of their neighbors than of themselves: chiasm is white tract in CSF."""
 ENCLOSED = 0.05

@@ -68,7 +68,7 @@ def raised(model: CRBM, nats: float) -> CRBM:
 
 
 def spread(shapes: Sequence[Shape], count: int) -> list[Shape]:
-    """Shapes of different patients, of volumes evenly spread over `SIZES` on a log scale as far as they go."""
+    """Shapes of different patients, their volumes spread over `SIZES` on a log scale as far as they go."""
     left = {s.patient: s for s in shapes}
     out = []
     for size in np.geomspace(*SIZES, count):

@@ -14,16 +14,15 @@ from tumoar.model.shape.base import FlatPrior
 from tumoar.model.shape.mrf import FirstOrderMRF
 
 
-def test_the_level_of_core_shifts_its_field_alone():
+def test_levels_shift_the_fields():
     model = default_model()
     v = np.zeros((20, 20, 20), bool)
     v[6:14, 6:14, 6:14] = True
-    plain, lower = (with_prior(model, Config(level_y=level)) for level in (0.0, -0.75))
     region = np.ones(v.shape, bool)
-    fields = [m.shape_y.field(v, region, key=5) for m in (plain, lower)]
-    np.testing.assert_allclose(fields[1], fields[0] - np.float32(0.75), atol=1e-4)
-    assert lower.shape_z is model.shape_z
-    assert plain.shape_y.a == model.shape_y.a
+    found = with_prior(model, Config(level_z=0.25, level_y=-0.75))
+    for name, level in (("shape_z", 0.25), ("shape_y", -0.75)):
+        plain, shifted = (getattr(m, name).field(v, region, key=5) for m in (model, found))
+        np.testing.assert_allclose(shifted, plain + np.float32(level), atol=1e-4)
 
 
 def test_mrf_by_the_settings():
@@ -31,12 +30,13 @@ def test_mrf_by_the_settings():
     assert (found.shape_z, found.shape_y) == (FirstOrderMRF(0.3), FirstOrderMRF(0.7))
 
 
-def test_another_prior_of_core_has_no_level():
+def test_another_prior_has_no_level():
     model = replace(default_model(), shape_y=FlatPrior(-1.0))
     assert with_prior(model, Config(level_y=-1.0)).shape_y == FlatPrior(-1.0)
 
 
+@pytest.mark.parametrize("name", ["level_z", "level_y"])
 @pytest.mark.parametrize("level", [np.nan, np.inf])
-def test_a_level_is_a_number(level):
+def test_a_level_is_a_number(name, level):
     with pytest.raises(ValueError, match="finite"):
-        Config(level_y=level)
+        Config(**{name: level})

@@ -6,7 +6,7 @@ Patients as in experiments/samples.py (heads and tumors that trained nothing), s
 CT in slices of 3 mm. Each is placed, fitted and sampled as the command does, and again with: unspecified
 tissue possible at every node of the atlas, as the paper has it, not only where there may be brain; the
 logarithm of CT, as of MR, in place of Hounsfield units; tumor considered in the whole brain in every sweep;
-no levels on the visible biases. Fewer sweeps are read off the first chain. One thread. Finished rows are kept
+no level on core's visible bias. Fewer sweeps are read off the first chain. One thread. Finished rows are kept
 in DIR under a key of the code and data that made them.
 
 Prints, as its last line, one JSON object; the full run writes docs/results/ablations.md.
@@ -46,7 +46,7 @@ VARIANTS = (
     "unspecified tissue everywhere",
     "log of CT",
     "whole brain in every sweep",
-    "no levels",
+    "core at level 0",
 )
 SHORTER = (20, 50, 100)
 """Burn-ins tried beside the one of the settings."""
@@ -94,7 +94,7 @@ def rows(folder: Path, patients: int, gibbs: GibbsConfig) -> Iterator[dict]:
                 elif name == VARIANTS[3]:
                     config = Config(gibbs=gibbs.model_copy(update={"full_every": 1}))
                 elif name == VARIANTS[4]:
-                    config = Config(gibbs=gibbs, level_z=0.0, level_y=0.0)
+                    config = Config(gibbs=gibbs, level_y=0.0)
                 shares_fit = name not in VARIANTS[1:3]
                 fit = shipped if shares_fit and shipped else fitted(case, model, GemConfig())[0]
                 shipped = fit if shares_fit else shipped

@@ -53,9 +53,8 @@ class Config(Settings):
     tumor: bool = True  # False: organs alone
     least_tumor: float = Field(0.1, ge=0)  # cm³: voted tumor in smaller parts is left out, and counted
     prior: Literal["crbm", "mrf"] = "crbm"
-    # Nats added to the visible biases of the cRBMs. Edema fades into the brain, and its one Gaussian takes
-    # too little of that; the three Gaussians of core take too much of edema (decision 0010).
-    level_z: float = Field(0.5, allow_inf_nan=False)
+    # Nats added to the visible bias of core's cRBM: three Gaussians take too much of what is partly edema,
+    # which has one (decision 0010).
     level_y: float = Field(-0.5, allow_inf_nan=False)
     beta_z: float = Field(0.6, ge=0)  # of the first-order Markov random field, if that is the prior
     beta_y: float = Field(0.6, ge=0)

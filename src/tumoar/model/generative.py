@@ -40,11 +40,6 @@ class Model:
 def with_prior(model: Model, config: Config) -> Model:
     """The model with the shape prior that the settings ask for."""
     if config.prior == "crbm":
-        z, y = _shifted(model.shape_z, config.level_z), _shifted(model.shape_y, config.level_y)
-        return replace(model, shape_z=z, shape_y=y)
+        y = model.shape_y
+        return replace(model, shape_y=replace(y, a=y.a + config.level_y)) if isinstance(y, CRBM) else model
     return replace(model, shape_z=FirstOrderMRF(config.beta_z), shape_y=FirstOrderMRF(config.beta_y))
-
-
-def _shifted(prior: ShapePrior, level: float) -> ShapePrior:
-    """A cRBM with `level` added to its visible bias; any other prior has no level."""
-    return replace(prior, a=prior.a + level) if isinstance(prior, CRBM) else prior

@@ -33,7 +33,7 @@ def parameters():
         yield pytest.param(row, id=name, marks=[pytest.mark.slow] if row.slow else [])
 
 
-@pytest.mark.parametrize("row", parameters())
+@pytest.mark.parametrize("row", list(parameters()))
 def test_bad_input(row, tmp_path, capfd):
     arguments = [str(a) for a in row.make(tmp_path)]
     if "-o" not in arguments:

@@ -90,8 +90,9 @@ def main() -> None:
     sections = load_sections(SHIPPED)
     for name in "zy":
         model = section_shape(sections, f"shape_{name}", SHIPPED)
-        seconds = best(lambda m=model: draw_field(v, near, m.filters, m.a, 1), repeats)
-        figures[f"shipped_{name}_active_s"] = seconds
+        for where, region in (("active", near), ("brain", brain)):
+            seconds = best(lambda m=model, r=region: draw_field(v, r, m.filters, m.a, 1), repeats)
+            figures[f"shipped_{name}_{where}_s"] = seconds
     if nb.config.NUMBA_NUM_THREADS > 1:
         nb.set_num_threads(2)
         for name, region in (("active", near), ("brain", brain)):

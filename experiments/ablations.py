@@ -14,7 +14,6 @@ Prints, as its last line, one JSON object; the full run writes docs/results/abla
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -27,8 +26,7 @@ os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 import numpy as np
 from fits import COLUMNS, DECIDES, fitted
 from head_cases import LABELS, PROJECT, digest
-from samples import patient, sampled
-from threadpoolctl import threadpool_limits
+from samples import collected, patient, sampled
 
 from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.evaluate import dice
@@ -134,19 +132,8 @@ def page(found: list[dict]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one patient, 4 + 2 sweeps")
-    parser.add_argument("--patients", type=int, default=2)
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "tumoar-experiments")
-    options = parser.parse_args()
-    options.cache.mkdir(parents=True, exist_ok=True)
-    gibbs = GibbsConfig(burn_in=4, samples=2) if options.quick else GibbsConfig()
-    found = []
-    with threadpool_limits(1, "blas"):
-        for r in rows(options.cache, 1 if options.quick else options.patients, gibbs):
-            found.append(r)
-            print(r, flush=True)
-    if not options.quick:
+    is_quick, found = collected(__doc__, rows, 2)
+    if not is_quick:
         (PROJECT / "docs" / "results" / "ablations.md").write_text(page(found), encoding="utf-8")
     print(json.dumps({r["variant"]: {k: r[k] for k in ("core", "whole tumor")} for r in found}))
 

@@ -13,7 +13,6 @@ Prints, as its last line, one JSON object; the full run writes docs/results/comb
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Iterator
@@ -24,8 +23,7 @@ os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 import numpy as np
 from fits import COLUMNS, DECIDES, PAPER, fitted, subset
 from head_cases import LABELS, PROJECT, digest
-from samples import SEED, patient, sampled
-from threadpoolctl import threadpool_limits
+from samples import SEED, collected, patient, sampled
 
 from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.contrasts import core_is_identifiable, find_contrast
@@ -101,21 +99,14 @@ def draw(found: list[dict]) -> None:
     box_plots(PROJECT / "docs" / "figures" / "combinations.png", sides)
 
 
+def dices(row: dict) -> str:
+    scores = {k: round(s["dice"], 3) for k, s in row["scores"].items()}
+    return f"{row['patient']} {'+'.join(row['contrasts'])} {scores}"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one patient, 4 + 2 sweeps")
-    parser.add_argument("--patients", type=int, default=4)
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "tumoar-experiments")
-    options = parser.parse_args()
-    options.cache.mkdir(parents=True, exist_ok=True)
-    gibbs = GibbsConfig(burn_in=4, samples=2) if options.quick else GibbsConfig()
-    found = []
-    with threadpool_limits(1, "blas"):
-        for r in rows(options.cache, 1 if options.quick else options.patients, gibbs):
-            found.append(r)
-            dices = {k: round(s["dice"], 3) for k, s in r["scores"].items()}
-            print(r["patient"], "+".join(r["contrasts"]), dices, flush=True)
-    if not options.quick:
+    is_quick, found = collected(__doc__, rows, 4, show=dices)
+    if not is_quick:
         (PROJECT / "docs" / "results" / "combinations.md").write_text(page(found), encoding="utf-8")
         draw(found)
     figures = {}

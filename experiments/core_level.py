@@ -12,11 +12,10 @@ Prints, as its last line, one JSON object; the full run writes docs/results/core
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
@@ -24,9 +23,8 @@ os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 import numpy as np
 from fits import DATA, DECIDES, HEADS, WHOLE_ML, fitted, scanned
 from head_cases import PROJECT, digest
-from samples import SCANS, sampled
+from samples import SCANS, collected, sampled
 from shape_cases import MODEL, load_models
-from threadpoolctl import threadpool_limits
 
 from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.evaluate import dice
@@ -52,12 +50,12 @@ def training_tumors(count: int) -> list[str]:
     return [str(n) for n in np.random.default_rng(SEED).permutation(fit)[:count]]
 
 
-def rows(folder: Path, numbers: Sequence[int], gibbs: GibbsConfig) -> Iterator[dict]:
+def rows(folder: Path, patients: int, gibbs: GibbsConfig) -> Iterator[dict]:
     """One row per patient and level."""
     kept = folder / f"core_level_{digest(__file__, DECIDES)}_{gibbs.burn_in}_{gibbs.samples}"
     kept.mkdir(exist_ok=True)
-    model, names = default_model(), training_tumors(max(numbers) + 1)
-    for number in numbers:
+    model, names = default_model(), training_tumors(patients)
+    for number in range(patients):
         paths = {level: kept / f"{number}_{level}.json" for level in LEVELS}
         if not all(path.exists() for path in paths.values()):
             head, rngs = HEADS[number % len(HEADS)], np.random.default_rng([SEED, number]).spawn(2)
@@ -99,19 +97,8 @@ def page(found: list[dict]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one patient, 4 + 2 sweeps")
-    parser.add_argument("--patients", type=int, default=2)
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "tumoar-experiments")
-    options = parser.parse_args()
-    options.cache.mkdir(parents=True, exist_ok=True)
-    config = GibbsConfig(burn_in=4, samples=2) if options.quick else GibbsConfig(burn_in=60, samples=20)
-    found = []
-    with threadpool_limits(1, "blas"):
-        for r in rows(options.cache, range(1 if options.quick else options.patients), config):
-            found.append(r)
-            print(r, flush=True)
-    if not options.quick:
+    is_quick, found = collected(__doc__, rows, 2, GibbsConfig(burn_in=60, samples=20))
+    if not is_quick:
         (PROJECT / "docs" / "results" / "core_level.md").write_text(page(found), encoding="utf-8")
     means = {
         f"{v:g}": round(float(np.mean([r["core"] for r in found if r["level"] == v])), 4) for v in LEVELS

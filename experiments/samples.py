@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,19 +150,37 @@ def page(found: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+Rows = Callable[[Path, int, GibbsConfig], Iterator[dict]]
+
+
+def collected(
+    about: str,
+    rows: Rows,
+    patients: int,
+    gibbs: GibbsConfig | None = None,
+    show: Callable[[dict], object] = lambda row: row,
+) -> tuple[bool, list[dict]]:
+    """The command line that experiments on simulated patients share: whether it is quick, and all rows."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="one patient, 4 + 2 sweeps")
-    parser.add_argument("--patients", type=int, default=6)
+    parser.add_argument("--patients", type=int, default=patients)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "tumoar-experiments")
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
-    config = GibbsConfig(burn_in=4, samples=2) if options.quick else GibbsConfig()
+    if options.quick:
+        options.patients, gibbs = 1, GibbsConfig(burn_in=4, samples=2)
     found = []
     with threadpool_limits(1, "blas"):
-        for r in rows(options.cache, 1 if options.quick else options.patients, config):
-            found.append(r)
-            print({k: v for k, v in r.items() if k != "honesty"}, flush=True)
+        for row in rows(options.cache, options.patients, gibbs or GibbsConfig()):
+            found.append(row)
+            print(show(row), flush=True)
+    return options.quick, found
+
+
+def main() -> None:
+    is_quick, found = collected(
+        __doc__, rows, 6, show=lambda row: {k: v for k, v in row.items() if k != "honesty"}
+    )
     figures: dict[str, dict[str, float]] = {}
     for method in METHODS:
         of = [r for r in found if r["method"] == method]
@@ -170,7 +188,7 @@ def main() -> None:
     for name in MAPS:
         v = pooled_honesty(found, "crbm", name)
         figures["crbm"][f"{name}_worst_tenth"] = round(float(np.abs(v[:, 1] - v[:, 2])[v[:, 0] > 0].max()), 3)
-    if not options.quick:
+    if not is_quick:
         (PROJECT / "docs" / "results" / "samples.md").write_text(page(found), encoding="utf-8")
     print(json.dumps(figures))
 

@@ -26,7 +26,7 @@ from tumoar.image import (
 from tumoar.inference.head import decide_stripped, skull_evidence
 from tumoar.inference.place import IDENTITY, TOLERANCE, Placement, place_by_header, place_by_registration
 from tumoar.inference.register import FINE, Matrix, Prepared, prepare
-from tumoar.inference.resample import resample, resample_valid
+from tumoar.inference.resample import resample_sparse, resample_valid
 from tumoar.orientation import Orientation, canonical
 from tumoar.quality import PRODUCTS, check_distinct, check_image
 
@@ -103,7 +103,7 @@ def to_input(values: npt.NDArray[np.floating], case: Case, name: str) -> npt.NDA
     For vote fractions and other quantities that may be interpolated, never for labels.
     """
     given = case.input(name)
-    return resample(values, case.grid, given.grid, given.to_reference)
+    return resample_sparse(values, case.grid, given.grid, given.to_reference)
 
 
 # ---- names -------------------------------------------------------------------------------------------------

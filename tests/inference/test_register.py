@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.ndimage import distance_transform_edt
 from synthetic_heads import head_grid, synthetic_head, with_header_moved
 
 from tumoar.errors import ChannelError
 from tumoar.image import Grid, Image
+from tumoar.inference.distance import distance_to
 from tumoar.inference.head import decide_stripped, skull_evidence
 from tumoar.inference.register import (
     FINE,
@@ -23,7 +25,7 @@ from tumoar.inference.register import (
     register,
     rigid,
 )
-from tumoar.inference.resample import resample, resample_valid
+from tumoar.inference.resample import resample, resample_sparse, resample_valid
 
 CT_WINDOW = (-200.0, 300.0)
 
@@ -176,6 +178,20 @@ def test_resampling_reads_a_linear_function_exactly():
     np.testing.assert_allclose(resample(values, source, onto, turned), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "box", [np.s_[3:5, 6:9, 2:4], np.s_[:4, 10:, 7:], np.s_[:, :, :], np.s_[0:0, 0:0, 0:0]]
+)
+def test_what_is_mostly_zero_is_resampled_alike(box):
+    source = Grid((12, 14, 10), [[2, 0, 0, -9], [0, 1.5, 0, -8], [0, 0, 3, -12], [0, 0, 0, 1]])
+    onto = Grid((33, 30, 41), [[-1, 0, 0, 17], [0, 0, 1, -11], [0, 1, 0, -14], [0, 0, 0, 1]])
+    values = np.zeros(source.shape, np.float32)
+    values[box] = np.random.default_rng(0).random(values[box].shape)
+    turned = rigid([5, 10, -8], [1, -2, 0.5], [0, 0, 0])
+    whole = resample(values, source, onto, turned)
+    assert whole.any() == values.any()
+    np.testing.assert_allclose(resample_sparse(values, source, onto, turned), whole, atol=1e-5)
+
+
 def test_invalid_voxels_do_not_leak():
     grid = Grid((8, 8, 8), np.eye(4))
     valid = np.indices(grid.shape)[0] < 4
@@ -186,3 +202,11 @@ def test_invalid_voxels_do_not_leak():
     np.testing.assert_allclose(found[seen], 100, rtol=1e-6)
     assert seen[:4].all()
     assert not seen[4:].any()
+
+
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (0.9, 1.2, 2.5)])
+def test_distances_to_a_mask(spacing):
+    mask = np.random.default_rng(3).random((19, 14, 11)) > 0.99
+    wanted = distance_transform_edt(~mask, sampling=spacing)
+    np.testing.assert_allclose(distance_to(mask, spacing), wanted, atol=1e-5)
+    assert np.isposinf(distance_to(np.zeros_like(mask), spacing)).all()

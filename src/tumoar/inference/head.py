@@ -10,6 +10,7 @@ import SimpleITK as sitk  # noqa: N813
 from scipy import ndimage
 
 from tumoar.errors import ChannelError
+from tumoar.inference.distance import depth
 
 Mask = npt.NDArray[np.bool_]
 
@@ -65,19 +66,12 @@ def skull_evidence(
     """Look around and beneath the surface of the head; bone is dark in MR, above `bone` in CT."""
     width = int(np.ceil(AROUND[1] / mm)) + 1
     values, valid, head = (np.pad(array, width) for array in (values, valid, head))
-    depth = _depth(head, mm)
+    beneath = depth(head, [mm] * 3)
     is_bone = values < DARK * np.median(values[head]) if bone is None else values > bone
     return SkullEvidence(
-        air=_share(valid, (depth < -AROUND[0]) & (depth >= -AROUND[1])),
-        skull=_share(is_bone, (depth > BENEATH[0]) & (depth <= BENEATH[1])),
+        air=_share(valid, (beneath < -AROUND[0]) & (beneath >= -AROUND[1])),
+        skull=_share(is_bone, (beneath > BENEATH[0]) & (beneath <= BENEATH[1])),
     )
-
-
-def _depth(mask: Mask, mm: float) -> npt.NDArray[np.float32]:
-    """Distance (mm) from the surface of a mask, positive inside."""
-    image = sitk.GetImageFromArray(mask.astype(np.uint8))
-    distances = sitk.SignedMaurerDistanceMap(image, insideIsPositive=True, squaredDistance=False)
-    return np.float32(mm) * sitk.GetArrayFromImage(distances)
 
 
 def decide_stripped(evidence: SkullEvidence, name: str, told: bool | None) -> bool:

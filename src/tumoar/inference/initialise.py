@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from tumoar.contrasts import Contrast, core_is_identifiable
+from tumoar.inference.distance import distance_to
 from tumoar.labels import LabelTable
 from tumoar.model import joint
 from tumoar.model.bias import field
@@ -45,8 +46,7 @@ def voxels_in_use(
     by the prior alone; elsewhere, and where it is `excluded`, it takes no part.
     """
     inside = ndimage.binary_fill_holes(background <= 0.5)
-    distance = ndimage.distance_transform_edt(~inside, sampling=spacing)
-    near = distance <= MARGIN
+    near = distance_to(inside, spacing) <= MARGIN
     seen = np.isfinite(D).all(0)
     if excluded is not None:
         near &= ~excluded
@@ -171,9 +171,8 @@ def start_labels(
     posterior; this one is nearer.
     """
     is_core, is_tumor = (labels.y == 1) & bright, labels.z == 1
-    reached = ndimage.distance_transform_edt(~is_core, sampling=spacing) <= GAP
-    filled = ndimage.distance_transform_edt(ndimage.binary_fill_holes(reached), sampling=spacing) > GAP
-    enclosed = filled & is_tumor & ~is_core if is_core.any() else np.zeros_like(is_core)
+    reached = ndimage.binary_fill_holes(distance_to(is_core, spacing) <= GAP)
+    enclosed = (distance_to(~reached, spacing) > GAP) & is_tumor & ~is_core
     y = is_core.astype(np.uint8)
     if enclosed.sum() > ENCLOSED * is_tumor.sum():
         y[enclosed] = 1

@@ -59,8 +59,9 @@ def resample_sparse(
 
 def _box(mask: Mask) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """First and one past the last index of true voxels along each axis."""
-    flat = mask.any(2)
-    along = [np.flatnonzero(line) for line in (flat.any(1), flat.any(0), mask.any(0).any(0))]
+    flat = np.any(mask, axis=2)
+    lines = np.any(flat, axis=1), np.any(flat, axis=0), np.any(mask, axis=(0, 1))
+    along = [np.flatnonzero(line) for line in lines]
     return (
         np.array([line[0] if len(line) else 0 for line in along]),
         np.array([line[-1] + 1 if len(line) else 0 for line in along]),

@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import convolve, correlate
 from scipy.special import expit
 
 from tumoar.model.shape.base import BoolArray
@@ -79,8 +78,7 @@ class CRBM:
         """(M, *J) w_m ⋆ v + b_m at the valid positions J of v."""
         if self.fast:
             return np.moveaxis(inputs(v, self.filters), -1, 0)
-        c = [correlate(v.astype(float), w, "valid", "direct") for w in self.full]
-        return np.stack(c) + self.b[:, None, None, None]
+        return _correlated(v, self.full) + self.b[:, None, None, None]
 
     def hidden_probability(self, v: npt.NDArray) -> npt.NDArray[np.floating]:
         """(M, *J) p(h_mj = 1 | v)."""
@@ -88,7 +86,8 @@ class CRBM:
 
     def visible_input(self, h: npt.NDArray) -> npt.NDArray[np.float64]:
         """(*V,) log-odds of v_i = 1 given the hidden units h (M, *J)."""
-        return sum(convolve(x.astype(float), w, "full") for x, w in zip(h, self.full)) + self.a
+        back = self.full[:, ::-1, ::-1, ::-1]
+        return sum(_correlated(np.pad(x, self.reach), w[None])[0] for x, w in zip(h, back)) + self.a
 
     def energy(self, v: npt.NDArray, h: npt.NDArray) -> float:
         """E(v, h), Eq. (2)."""
@@ -109,6 +108,16 @@ class CRBM:
         hidden = np.prod([n - self.reach for n in v.shape])
         empty = -float(hidden) * float(np.logaddexp(0, self.b.astype(float)).sum())
         return (self.free_energy(v) - empty) / max(float(v.sum()), 1.0)
+
+
+def _correlated(v: npt.NDArray, filters: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """(M, *J) w_m ⋆ v at the valid positions J of v; for sizes that the kernels are not built for."""
+    shape = np.array(v.shape) - filters.shape[1:] + 1
+    out = np.zeros((len(filters), *shape))
+    for tap in np.ndindex(filters.shape[1:]):
+        part = v[tuple(slice(t, t + n) for t, n in zip(tap, shape))]
+        out += filters[(slice(None), *tap)][:, None, None, None] * part
+    return out
 
 
 def sparse(model: CRBM) -> CRBM:

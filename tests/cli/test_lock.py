@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import pytest
 
-from tumoar.errors import BusyError
+from tumoar.errors import BusyError, OutputError
 from tumoar.io.lock import locked
+from tumoar.io.manifest import MANIFEST, digests, published, read_manifest
 
 
 def test_a_lock_that_a_dead_run_left_stops_nobody(tmp_path):
@@ -13,3 +17,54 @@ def test_a_lock_that_a_dead_run_left_stops_nobody(tmp_path):
     with locked(tmp_path / "out"), pytest.raises(BusyError, match="B59"), locked(tmp_path / "out"):
         pass
     assert not (tmp_path / ".out.lock").exists()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / ".out.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputError, match="E9-B58"), locked(tmp_path / "out"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def contender(out, number, begin, hold):
+    """Wait for the start, take the lock or leave; whoever has it publishes when all have tried."""
+    os.read(begin, 1)
+    try:
+        with locked(out):
+            os.write(hold[0], b"x")
+            os.read(hold[1], 1)
+            with published(out, "the result") as work:
+                (work / "a.tsv").write_text(str(number) * 1000)
+                (work / MANIFEST).write_text(json.dumps({"key": number, "files": digests(work)}))
+        return 0
+    except BusyError:
+        os.write(hold[0], b"x")
+        return BusyError.exit_code
+
+
+def test_sixteen_at_once_fifty_times(tmp_path, record_property):
+    for number in range(50):
+        out = tmp_path / str(number) / "out"
+        begin, started = os.pipe()
+        tried, done = os.pipe(), os.pipe()
+        pids = []
+        for contestant in range(16):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    code = contender(out, contestant, begin, (tried[1], done[0]))
+                finally:
+                    os._exit(code)
+            pids.append(pid)
+        os.write(started, bytes(16))
+        for _ in range(16):
+            os.read(tried[0], 1)
+        os.write(done[1], b"x")
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        assert sorted(codes) == [0] + [BusyError.exit_code] * 15
+        assert read_manifest(out)["key"] == codes.index(0)
+        assert [p.name for p in out.parent.iterdir()] == ["out"]
+        for end in (begin, started, *tried, *done):
+            os.close(end)
+    record_property("tried", 50)

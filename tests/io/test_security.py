@@ -100,7 +100,7 @@ def test_a_folder_of_a_result_that_leads_elsewhere(tmp_path):
             (folder / "dicom").mkdir()
             (folder / "dicom" / "RS.dcm").write_text("contours")
 
-    with pytest.raises(IntegrityError, match="leads elsewhere"):
+    with pytest.raises(IntegrityError, match="E12-link part of the output leads elsewhere"):
         add()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 

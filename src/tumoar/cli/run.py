@@ -24,6 +24,7 @@ from tumoar.errors import GeometryError, IntegrityError, ResourceError, UsageErr
 from tumoar.image import Case, Image, frame_digest
 from tumoar.inference.resample import resample
 from tumoar.io.checkpoint import Checkpoints
+from tumoar.io.files import require_own
 from tumoar.io.identity import Person, sealed
 from tumoar.io.lock import locked
 from tumoar.io.manifest import tidy
@@ -63,8 +64,10 @@ def execute(
     key = run_key(case, model, request, given)
     folder = request.out.with_name(f".{request.out.name}.checkpoints")
     with locked(request.out):
+        require_own(folder.parent, folder)
         tidy(request.out)
         if not request.overwrite and _is_done(request.out, key):
+            shutil.rmtree(folder, ignore_errors=True)  # left where a run was stopped after its last step
             watch.say(f"{request.out.name}: already done, nothing was changed")
             return None
         if request.overwrite:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 from tumoar import __version__
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
-from tumoar.cohort.tree import publish_tree
+from tumoar.cohort.tree import publish_tree, require_own_places
 from tumoar.errors import (
     BusyError,
     IntegrityError,
@@ -93,6 +93,7 @@ def supervise(
         if subject.problem:
             end = End(subject.code, subject.problem)
         else:
+            require_own_places(subject, order)
             request = _request(subject, order)
             if not order.overwrite and is_finished(order.result(subject.name), request):
                 return _skipped(subject, order)

@@ -16,6 +16,7 @@ from tumoar.cohort.names import LOGS, RESULTS, case_name, tree_names
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
 from tumoar.errors import UsageError, not_written
+from tumoar.io.files import require_own
 from tumoar.io.manifest import MANIFEST, digest_of_file, published, replace_text
 
 BIDS_VERSION = "1.10.0"
@@ -76,9 +77,16 @@ def begin_tree(order: Order) -> None:
             if not (out / name).is_file() or (out / name).read_text(encoding="utf-8") != text:
                 replace_text(out / name, text)
         for folder in (RESULTS, LOGS):
+            require_own(out, out / folder)
             (out / folder).mkdir(exist_ok=True)
     except OSError as error:
         raise not_written("cannot write the cohort", error, out) from error
+
+
+def require_own_places(subject: Subject, order: Order) -> None:
+    """Refuse where a link would lead what is written for a subject out of the output."""
+    for path in (order.result(subject.name), order.log(subject.name, ".txt"), _top(subject, order)):
+        require_own(Path(order.out), path)
 
 
 def publish_tree(subject: Subject, order: Order) -> None:
@@ -89,8 +97,8 @@ def publish_tree(subject: Subject, order: Order) -> None:
     names = tree_names(subject.name, files, reference)
     if all(_is_same(result / source, out / target, files[source]) for source, target in names.items()):
         return
-    top = out.joinpath(*subject.name.split("_"), "anat")
-    with published(top, "the tree") as work:
+    require_own_places(subject, order)
+    with published(_top(subject, order), "the tree") as work:
         for source, target in names.items():
             path = work / Path(target).name
             _link(result / source, path)
@@ -98,6 +106,10 @@ def publish_tree(subject: Subject, order: Order) -> None:
                 suffix = path.name.removesuffix(".nii.gz").rpartition("_")[2]
                 card = json.dumps(_card(subject, order, suffix, reference), indent=1) + "\n"
                 path.with_name(path.name.replace(".nii.gz", ".json")).write_text(card, encoding="utf-8")
+
+
+def _top(subject: Subject, order: Order) -> Path:
+    return Path(order.out).joinpath(*subject.name.split("_"), "anat")
 
 
 def _card(subject: Subject, order: Order, suffix: str, reference: str) -> dict[str, Any]:

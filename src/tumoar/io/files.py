@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tumoar.errors import not_written
+from tumoar.errors import IntegrityError, not_written
 
 
 @contextmanager
@@ -25,6 +25,17 @@ def beside(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def require_own(top: Path, path: Path) -> None:
+    """Refuse a path below `top` that leads through a link, or is one: what is written would lie elsewhere."""
+    place = top
+    for part in path.relative_to(top).parts:
+        place /= part
+        if place.is_symlink():
+            raise IntegrityError(
+                "link", "part of the output leads elsewhere", file=place, do="remove the link"
+            )
 
 
 def sync(path: Path) -> None:

@@ -17,7 +17,7 @@ def locked(out: Path) -> Iterator[None]:
     path = out.with_name(f".{out.name}.lock")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise not_written("cannot write the result", error, out) from error
     with os.fdopen(lock, "w") as file:

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tumoar.errors import IntegrityError, UnreadableFileError, not_written
-from tumoar.io.files import beside, sync
+from tumoar.io.files import beside, require_own, sync
 from tumoar.io.lock import locked
 
 MANIFEST = "run.json"
@@ -68,8 +68,7 @@ def added(out: Path, **more: Any) -> Iterator[Path]:
             replace_text(out / MANIFEST, _text(manifest | {COMING: new}))
             for name in new:
                 (out / name).parent.mkdir(exist_ok=True)
-                if (out / name).parent.is_symlink():
-                    raise IntegrityError("result", "a folder of the result leads elsewhere", file=name)
+                require_own(out, (out / name).parent)
                 os.replace(work / name, out / name)
             manifest["files"] |= new
             replace_text(out / MANIFEST, _text(manifest | more))
@@ -144,7 +143,7 @@ def publish(work: Path, out: Path) -> None:
         work = old
     with suppress(OSError):  # whichever name a failing disk remembers, it leads to a whole result
         sync(out.parent)
-    shutil.rmtree(work, ignore_errors=True)
+    _remove(work)
 
 
 def exchange(one: Path, other: Path) -> bool:
@@ -170,7 +169,13 @@ def tidy(out: Path) -> None:
     for path in [p for p in out.parent.iterdir() if left.fullmatch(p.name)]:
         if f".{OLD}" in path.name and not out.exists():
             os.rename(path, out)
-        elif path.is_symlink():
-            path.unlink()
-        elif path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+        else:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """A folder with all that is in it; of a link, the link alone."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)

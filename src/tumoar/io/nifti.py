@@ -66,8 +66,8 @@ def read_nifti(path: str | Path, *, use_form: Form | None = None, max_bytes: int
                 found="a header without its data",
                 do="name the pair .hdr and .img",
             )
-        else:
-            stream.skip(CHUNK)  # to the end, where the checksum is
+        elif stream.skip(CHUNK) == CHUNK:  # to the end, where the checksum is
+            raise _long(stream, CHUNK)
     if not header.in_same_file:
         with _opened(data_path) as stream:
             values = _values(stream, header, position=0)
@@ -149,13 +149,7 @@ def _values(stream: _Stream, header: Header, position: int) -> Array:
         raise _short(stream, expected, f"{done}")
     if stream.skip(1):
         # Never read further: the rest may be endless, and a header that miscounts may misplace every voxel.
-        raise UnreadableFileError(
-            "B5",
-            "stream longer than header says",
-            file=stream.name,
-            found=f"more than {expected} bytes",
-            do=COPY_AGAIN,
-        )
+        raise _long(stream, expected)
     values = buffer.view(header.dtype).reshape(header.shape, order="F")
     if not header.is_scaled:
         return values.astype(header.dtype.newbyteorder("="), copy=False)
@@ -275,6 +269,13 @@ def _short(stream: _Stream, expected: int, found: str) -> UnreadableFileError:
         file=stream.name,
         found=f"expected {expected} bytes, found {found}",
         do=COPY_AGAIN,
+    )
+
+
+def _long(stream: _Stream, expected: int) -> UnreadableFileError:
+    found = f"more than {expected} bytes"
+    return UnreadableFileError(
+        "B5", "stream longer than header says", file=stream.name, found=found, do=COPY_AGAIN
     )
 
 

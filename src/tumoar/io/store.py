@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,7 @@ def _array(content: bytes, name: str, path: Path) -> npt.NDArray[Any]:
         if int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize != size:
             raise ValueError("size does not fit")
         array = np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape)
-    except (ValueError, TypeError, SyntaxError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, SyntaxError, TokenError, OverflowError, RecursionError) as error:
         raise _unusable(path, f"array {name} is not a plain array") from error
     if dtype.kind == "f" and not np.isfinite(array).all():
         raise _unusable(path, f"array {name} holds values that are not finite")

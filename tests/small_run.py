@@ -31,6 +31,26 @@ class Memory(dict):
         self[name] = {k: np.array(v) for k, v in arrays.items()}
 
 
+def stand_ins(case=None, model=None):
+    """What makes `tumoar segment` a run on the small head: objects, names, and what takes their place."""
+    import sys
+
+    import tumoar.cli  # noqa: F401
+    from tumoar import pipeline
+    from tumoar.inference.affine import AffineResult
+
+    command = sys.modules["tumoar.cli.segment"]  # the name in the package is the command itself
+    place = AffineResult(np.eye(4), {"gain": 0.5})
+    return (
+        (pipeline, "place_affine", lambda case, atlas: place),
+        (pipeline, "EVERY", 2),
+        (command, "load", lambda path: model or MODEL),
+        (command, "resolve", lambda *a, **k: CONFIG),
+        (command, "read", lambda *a: ({}, {}, ())),
+        (command, "assembled", lambda *a: case or small_head.case()),
+    )
+
+
 def run(case=None, config=CONFIG, keeper=None, **rest):
     case = small_head.case() if case is None else case
     return segment(case, MODEL, config, seed=3, keeper=keeper or Memory(), **rest)

@@ -8,21 +8,20 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import small_head
-from bad_inputs import ROWS
+from bad_sets import ROWS
 from rt_files import PLANTED
-from small_run import CONFIG, MODEL
+from small_run import MODEL, stand_ins
 
 import tumoar.cli as cli
-from tumoar import pipeline as line
 from tumoar.cli.watch import Watch
-from tumoar.inference.affine import AffineResult
+from tumoar.image import Grid
+from tumoar.io.nifti import write_nifti
 from tumoar.io.results import read_manifest
-
-command = sys.modules["tumoar.cli.segment"]  # the name in the package is the command itself
 
 SENTENCE = re.compile(r"E(\d+)-([\w-]+) [^|]+( \| (file|found|do): [^|]+)*")
 NAMES = ("Jane", "Doe", *PLANTED)
@@ -73,16 +72,11 @@ def test_three_variants_of_each():
 def segment(monkeypatch, tmp_path, capfd):
     """`tumoar segment` on the small head with its small model; code and last line."""
 
-    def call(*arguments, case=None, out="out", watch=None):
+    def call(*arguments, case=None, model=None, out="out", watch=None):
         with monkeypatch.context() as patch:
-            place = AffineResult(np.eye(4), {"gain": 0.5})
-            patch.setattr(line, "place_affine", lambda case, atlas: place)
-            patch.setattr(command, "load", lambda path: MODEL)
-            patch.setattr(command, "resolve", lambda *a, **k: CONFIG)
-            patch.setattr(command, "read", lambda *a: ({}, {}, ()))
-            patch.setattr(command, "assembled", lambda *a: case or small_head.case())
+            for place, name, value in stand_ins(case, model):
+                patch.setattr(place, name, value)
             if watch:
-                patch.setattr(line, "EVERY", 2)
                 patch.setattr(Watch, "__call__", watch)
             with pytest.raises(SystemExit) as stop:
                 cli.main(["segment", "--t1c", "x", "-o", str(tmp_path / out), *map(str, arguments)])
@@ -163,17 +157,79 @@ def test_checkpoints_damaged_or_of_another_run(segment, tmp_path):
         shutil.rmtree(tmp_path / "out")
 
 
-def test_flags_of_a_result(segment, tmp_path):
-    """B42 to B44: written, told, and code 13 with --strict."""
-    whole = small_head.case()
-    healthy = small_head.case(tumor=False)
-    for name, case, wanted in (
-        ("no T1c", whole.restricted((1,)), "B42"),
-        ("no tumor", healthy, "B43"),
-        ("no tumor and no T1c", healthy.restricted((1,)), "B43"),
-    ):
-        code, err = segment("--strict", case=case, out=name)
-        assert code == 13, err
-        assert f"review: {wanted} " in err
-        assert (tmp_path / name / "run.json").is_file()
-        assert any(note["id"] == wanted for note in read_manifest(tmp_path / name)["notes"])
+def cropped(case, shape):
+    """The same head in a smaller field of view."""
+    D = np.ascontiguousarray(case.D[:, : shape[0], : shape[1], : shape[2]])
+    return replace(case, D=D, grid=Grid(shape, case.grid.affine))
+
+
+def with_eyes(*sides):
+    """The small model with eyes in front of the head, where the image may not reach."""
+    atlas = MODEL.atlas
+    alpha = atlas.alpha.copy()
+    for side, x in (("left", 12.0), ("right", 35.0)):
+        inside = np.linalg.norm((atlas.nodes - [x, 47.0, 24.0]) / [9, 4, 9], axis=1) < 1
+        if side in sides:
+            alpha[inside] = np.eye(atlas.labels.K, dtype=np.float32)[atlas.labels.l(f"{side} eye fluid")]
+    return replace(MODEL, atlas=replace(atlas, alpha=alpha))
+
+
+def tumor_within(radius):
+    """A tumor that somebody has drawn."""
+
+    def make(folder):
+        points = np.stack(np.indices((small_head.SIZE,) * 3), -1)
+        mask = (small_head.radius(points) < radius).astype(np.uint8)
+        write_nifti(folder / "tumor.nii.gz", mask, Grid(mask.shape, np.eye(4)))
+        return ["--fix-tumor", folder / "tumor.nii.gz"]
+
+    return make
+
+
+NOTHING = lambda folder: []  # noqa: E731
+WHOLE, HEALTHY = small_head.case(), small_head.case(tumor=False)
+SHORT = cropped(WHOLE, (48, 43, 48))
+# id, what its note says, case, model, further arguments
+FLAGS = {
+    "left eye outside": ("B37", "Eye_L NOT SEEN", SHORT, with_eyes("left"), NOTHING),
+    "right eye outside": ("B37", "Eye_R NOT SEEN", SHORT, with_eyes("right"), NOTHING),
+    "both eyes outside": ("B37", "Eye_R NOT SEEN", SHORT, with_eyes("left", "right"), NOTHING),
+    "FLAIR alone": ("B42", "NOT IDENTIFIABLE", WHOLE.restricted((1,)), MODEL, NOTHING),
+    "FLAIR alone, other noise": ("B42", "NOT ID", small_head.case(seed=4).restricted((1,)), MODEL, NOTHING),
+    "FLAIR alone, moved": (
+        "B42", "NOT ID", small_head.case((1.5, 0, -1)).restricted((1,)), MODEL, NOTHING
+    ),
+    "no tumor": ("B43", "no tumor found", HEALTHY, MODEL, NOTHING),
+    "no tumor and no T1c": ("B43", "no tumor found", HEALTHY.restricted((1,)), MODEL, NOTHING),
+    "no tumor, a field": ("B43", "no tumor found", small_head.case(tumor=False, bias=0.2), MODEL, NOTHING),
+    "most is tumor": ("B44", "of the brain", WHOLE, MODEL, tumor_within(18)),
+    "nearly all is tumor": ("B44", "of the brain", HEALTHY, MODEL, tumor_within(19.5)),
+    "tumor at the border": ("B44", "reaches the border", cropped(WHOLE, (33, 48, 48)), MODEL, NOTHING),
+}  # fmt: skip
+FAST = {"both eyes outside", "FLAIR alone", "no tumor", "most is tumor"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in FLAGS]
+)
+def test_flags_of_a_result(segment, tmp_path, name):
+    """Written, told, and code 13 with --strict."""
+    id, text, case, model, make = FLAGS[name]
+    code, err = segment("--strict", *make(tmp_path), case=case, model=model)
+    assert code == 13, err
+    assert any(line.partition("review: ")[2].startswith(id) and text in line for line in err.splitlines())
+    assert any(note["id"] == id for note in read_manifest(tmp_path / "out")["notes"])
+
+
+# ---- links -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("place", "wanted"), [(".out.lock", "E9-B58"), (".out.checkpoints", "E12-link")])
+def test_links_beside_an_output_are_not_followed(segment, tmp_path, place, wanted):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / place).symlink_to(elsewhere / "file" if place == ".out.lock" else elsewhere)
+    code, err = segment("--resume")
+    assert (code, err.splitlines()[-1].split()[0]) == (int(wanted[1:].split("-")[0]), wanted)
+    assert list(elsewhere.iterdir()) == []
+    assert not (tmp_path / "out").exists()

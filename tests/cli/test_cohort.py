@@ -70,6 +70,41 @@ def test_everybody_on_a_list(study, capfd):
     assert "sub-01" not in card, "where a file outside a dataset lay is not told"
 
 
+IMAGE = "raw/sub-01/anat/sub-01_ce-gd_T1w.nii.gz"
+LISTS = {
+    "the same twice": (f"subject,t1c\nA,{IMAGE}\nA,{IMAGE}\n", "sub-A is there twice"),
+    "capitals alone differ": (f"subject,t1c\na,{IMAGE}\nA,{IMAGE}\n", "is there twice"),
+    "no rows": ("subject,t1c\n", "no rows"),
+    "nothing": ("", "no column 'subject'"),
+    "a formula": ("subject,t1c\nA,=1+1\n", "a formula"),
+    "a name that leads elsewhere": (f"subject,t1c\n../A,{IMAGE}\n", "not usable in file names"),
+    "UTF-16 without its mark": (f"subject,t1c\nA,{IMAGE}\n".encode("utf-16-le"), "UTF-16 without its mark"),
+    "bytes": (bytes(range(256)), "not UTF-8 text"),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_lists_that_are_refused(study, capfd, kind):
+    """B61: before the first one's turn, and nothing is written."""
+    content, sentence = LISTS[kind]
+    (study / "list.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    code, _, err = call(capfd, "list.csv", "out", "participant")
+    assert code == 2
+    assert err.splitlines()[-1].startswith(("E2-B61", "E2-subject"))
+    assert sentence in err
+    assert not (study / "out").exists()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_lists_that_are_taken(study, capfd, encoding):
+    text = f"subject,t1c\r\nA,{IMAGE}\r\nB,gone.nii.gz\r\n"
+    (study / "list.csv").write_bytes(text.encode(encoding))
+    code, _, err = call(capfd, "list.csv", "out", "participant", "--participant-label", "B")
+    assert code == 8, err
+    assert err.splitlines()[-1].startswith("E8-B61 1 of 1 failed | found: sub-B")
+    assert not (study / "out" / "results" / "sub-B").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -27,6 +27,17 @@ def test_small_bodies_in_a_steep_dose(cm3, spacing):
         assert errors(shape, spacing, rng).max() < 1, shape.name
 
 
+@pytest.mark.slow
+def test_five_hundred_bodies(record_property):
+    rng, tried = np.random.default_rng(9), 0
+    for size in (0.5, 0.75, 1.0, 1.25, 1.5):
+        for cm3 in (0.05, 0.1, 0.5, 5.0):
+            for shape in shapes(cm3) * 5:
+                assert errors(shape, (size, size, size), rng).max() < 1, (shape.name, size, cm3)
+                tried += 1
+    record_property("tried", tried)
+
+
 @pytest.mark.parametrize("spacing", [(2.0, 2.0, 2.0), (1.0, 1.0, 3.0), (3.0, 3.0, 3.0)], ids=str)
 def test_coarse_masks_are_read_within_what_they_allow(spacing):
     """Where the bar is missed the mask itself leaves more open than the bar allows."""

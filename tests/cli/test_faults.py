@@ -47,10 +47,11 @@ SCOPES = [pytest.param("some"), pytest.param("all", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_killed_while_publishing(result, tmp_path, scope, request):
+def test_killed_while_publishing(result, tmp_path, scope, request, record_property):
     fresh, out = tmp_path / "fresh", tmp_path / "there"
     writing(result, out, "old")()
     steps = steps_of(writing(result, fresh / "out", "new"), every(request))
+    record_property("tried", 2 * len(steps))
     for step in steps:
         shutil.rmtree(fresh)
         assert killed_at(writing(result, fresh / "out", "new"), step) in (KILLED, WELL)
@@ -64,12 +65,14 @@ def test_killed_while_publishing(result, tmp_path, scope, request):
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_killed_while_adding(result, tmp_path, scope, request):
+def test_killed_while_adding(result, tmp_path, scope, request, record_property):
     out = tmp_path / "out"
     writing(result, out, "k")()
     shutil.copytree(out, tmp_path / "kept")
     add = lambda: add_margins(out, Margins(6, 2))  # noqa: E731
-    for step in steps_of(add, every(request)):
+    steps = steps_of(add, every(request))
+    record_property("tried", len(steps))
+    for step in steps:
         shutil.rmtree(out)
         shutil.copytree(tmp_path / "kept", out)
         assert killed_at(add, step) in (KILLED, WELL)
@@ -80,10 +83,11 @@ def test_killed_while_adding(result, tmp_path, scope, request):
 
 @pytest.mark.parametrize("error", [FULL, READ_ONLY, BROKEN])
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_disk_that_fails(result, tmp_path, scope, error, request):
+def test_a_disk_that_fails(result, tmp_path, scope, error, request, record_property):
     out = tmp_path / "out"
     writing(result, out, "old")()
     steps = steps_of(writing(result, out, "new"), every(request))
+    record_property("tried", len(steps))
     writing(result, out, "old")()  # counting has written the new one
     for step in steps:
         state = failing_at(writing(result, out, "new"), step, error)

@@ -51,7 +51,7 @@ def bits(out):
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_and_resumed_gives_the_same_bits(patient, tmp_path):
+def test_killed_at_any_moment_and_resumed_gives_the_same_bits(patient, tmp_path, record_property):
     whole = start(patient, tmp_path / "whole", "--threads", 2)
     assert whole.wait() == 0, whole.stderr.read()
 
@@ -68,6 +68,7 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_bits(patient, tmp_path)
         if run.returncode == 0:
             break
     assert killed >= 3
+    record_property("tried", killed)
     last = start(patient, out, "--resume", "--threads", 1)
     assert last.wait() == 0, last.stderr.read()
     assert bits(out) == bits(tmp_path / "whole")

@@ -68,3 +68,26 @@ def test_fitted_nodes_stay_on_their_faces():
     shift = fit.nodes - placed.reference
     np.testing.assert_allclose(shift, deformation.project(placed, shift), atol=1e-10)
     assert (np.abs(shift[placed.kind == 1]).max(1) > 1e-4).any()
+
+
+def check_fit(seed):
+    """Random likelihoods pull the mesh about: it does not fold, and its probabilities are some."""
+    rng = np.random.default_rng(seed)
+    placed = place(small_atlas(seed % 7), skewed(), grid())
+    L = np.exp(rng.normal(0, rng.uniform(0.5, 4), (*placed.shape, LABELS.K))).astype(np.float32)
+    fit = deformation.fit(placed, placed.reference, placed.atlas.alpha, L, evaluations=10)
+    assert tetra.volumes(fit.nodes, placed.tetrahedra).min() > 0
+    owner = tetra.owners(fit.nodes, placed.tetrahedra, placed.shape)
+    assert tetra.voxel_counts(fit.nodes, placed.tetrahedra, placed.shape).sum() == (owner >= 0).sum()
+    assert np.abs(pi(placed, fit.nodes)[owner >= 0].sum(-1) - 1).max() <= 1e-6
+    return np.abs(fit.nodes - placed.reference).max()
+
+
+def test_fits_do_not_fold():
+    assert max(check_fit(seed) for seed in range(4)) > 0.5
+
+
+@pytest.mark.slow
+def test_five_hundred_fits_do_not_fold(record_property):
+    assert max(check_fit(seed) for seed in range(500)) > 0.5
+    record_property("tried", 500)

@@ -148,6 +148,17 @@ def test_resuming_gives_the_same_bits(config):
         np.testing.assert_array_equal(training.to_arrays(resumed)[name], x, err_msg=name)
 
 
+def test_resumed_after_every_one_of_twenty_steps(record_property):
+    config = replace(QUICK, steps=20)
+    state = first(config)
+    for _ in range(20):
+        state = stored(run(state, config, 1))
+    straight = run(first(config), config, 20)
+    for name, x in training.to_arrays(straight).items():
+        np.testing.assert_array_equal(training.to_arrays(state)[name], x, err_msg=name)
+    record_property("tried", 20)
+
+
 def test_a_state_is_a_value():
     """A step leaves the state it starts from as it was."""
     state = run(first(), QUICK, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
@@ -44,6 +45,22 @@ def test_world_and_index_are_inverse():
     np.testing.assert_allclose(grid.spacing, [1, 2, 3])
 
 
+@pytest.mark.parametrize("flip", [1, -1])
+def test_volume_of_a_voxel_has_no_sign(flip):
+    assert Grid((2, 2, 2), np.diag([flip * 2.0, 3.0, 0.5, 1.0])).voxel_volume == pytest.approx(3.0)
+
+
+def test_what_is_built_stays():
+    for built, name in (
+        (GRID, "shape"),
+        (Image(np.zeros((4, 5, 6)), GRID), "grid"),
+        (T1C, "name"),
+        (case(), "grid"),
+    ):
+        with pytest.raises(FrozenInstanceError):
+            setattr(built, name, None)
+
+
 @pytest.mark.parametrize(
     ("data", "source", "word"),
     [
@@ -69,7 +86,10 @@ def test_an_image_cannot_be_written_to_and_leaves_its_source_writable():
     ("changes", "word"),
     [
         ({"D": np.zeros((1, 4, 5, 6))}, "float32"),
+        ({"D": np.zeros((1, 4, 5, 6), np.float16)}, "float32"),
         ({"D": np.zeros((2, 4, 5, 6), np.float32)}, "shape"),
+        ({"D": np.zeros((0, 4, 5, 6), np.float32), "contrasts": ()}, "shape"),
+        ({"excluded": np.zeros((4, 5, 7), bool)}, "excluded"),
         ({"D": np.full((1, 4, 5, 6), np.inf, np.float32)}, "infinities"),
         ({"grid": Grid((4, 5, 6), affine(1.5))}, "1 mm"),
         ({"grid": Grid((4, 5, 6), affine(flip=-1.0))}, "right"),
@@ -79,6 +99,11 @@ def test_an_image_cannot_be_written_to_and_leaves_its_source_writable():
 def test_a_case_is_valid_once_built(changes, word):
     with pytest.raises(ValueError, match=word):
         case(**changes)
+
+
+def test_voxels_may_be_excluded():
+    mask = np.ones((4, 5, 6), bool)
+    assert case(excluded=mask).excluded is mask
 
 
 def test_nan_is_where_an_image_says_nothing():
@@ -97,7 +122,21 @@ def test_inputs_are_found_by_name():
         case().input("T2")
 
 
-@pytest.mark.parametrize("matrix", [np.diag([2.0, 1, 1, 1]), np.diag([-1.0, 1, 1, 1])])
+def turned(angle):
+    c, s = math.cos(angle), math.sin(angle)
+    return np.array([[c, -s, 0, 0], [s, c, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+
+
+@pytest.mark.parametrize("angle", [0.1, 1.0, 3.0])
+def test_every_turn_is_rigid(angle):
+    given = Input("T1c", "a.nii", GRID, "RAS", turned(angle))
+    np.testing.assert_array_equal(given.to_reference, turned(angle))
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [np.diag([2.0, 1, 1, 1]), np.diag([-1.0, 1, 1, 1]), np.diag([1.001, 1, 1, 1]), np.eye(3), np.eye(5)],
+)
 def test_only_rigid_maps_lead_to_the_reference(matrix):
     with pytest.raises(ValueError, match="rigid"):
         Input("T1c", "a.nii", GRID, "RAS", matrix)
@@ -109,10 +148,11 @@ def test_canonical_means_one_millimeter(spacing, expected):
 
 
 def test_canonical_allows_oblique_but_not_exchanged_axes():
-    c, s = math.cos(0.4), math.sin(0.4)
-    turned = np.array([[c, -s, 0, 0], [s, c, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
-    assert is_canonical(Grid((4, 5, 6), turned))
+    assert is_canonical(Grid((4, 5, 6), turned(0.4)))
+    assert not is_canonical(Grid((4, 5, 6), turned(1.2)))
     assert not is_canonical(Grid((4, 5, 6), np.eye(4)[[1, 0, 2, 3]]))
+    assert not is_canonical(Grid((4, 5, 6), np.eye(4)[[1, 2, 0, 3]]))
+    assert not is_canonical(Grid((4, 5, 6), np.diag([-1.0, -1.0, 1.0, 1.0])))
 
 
 def test_mr_is_valid_where_positive_and_ct_above_its_padding():

@@ -51,6 +51,7 @@ def bits(out):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_killed_at_any_moment_and_resumed_gives_the_same_bits(patient, tmp_path, record_property):
     whole = start(patient, tmp_path / "whole", "--threads", 2)
     assert whole.wait() == 0, whole.stderr.read()

@@ -167,6 +167,24 @@ def test_a_compressed_pair(tmp_path):
     np.testing.assert_array_equal(read_nifti(tmp_path / "a.img.gz").data, data)
 
 
+def test_the_partner_that_is_missing_is_named_as_its_header_is(tmp_path):
+    (tmp_path / "a.hdr.gz").write_bytes(gzip.compress(header(head(), single=False)))
+    with pytest.raises(TumoarError, match=r"E3-B1 .*file: a\.img\.gz"):
+        read_nifti(tmp_path / "a.hdr.gz")
+
+
+@pytest.mark.parametrize(("more", "is_read"), [(1000, True), (nifti.CHUNK - 1, True), (nifti.CHUNK, False)])
+def test_a_header_of_a_pair_may_hold_extensions_up_to_a_megabyte(tmp_path, more, is_read):
+    put_pair(tmp_path / "a.hdr", head())
+    with open(tmp_path / "a.hdr", "ab") as file:
+        file.write(bytes(more))
+    if is_read:
+        np.testing.assert_array_equal(read_nifti(tmp_path / "a.hdr").data, head())
+    else:
+        with pytest.raises(TumoarError, match=r"E3-B5 stream longer .*file: a\.hdr"):
+            read_nifti(tmp_path / "a.hdr")
+
+
 def test_header_extensions_are_read_over(tmp_path):
     data = head((3, 4, 5))
     block = header(data, vox_offset=352 + 64)
@@ -229,6 +247,13 @@ def test_labels_go_back_to_the_grid_of_the_input_exactly(tmp_path, axes, flips):
     out = read_nifti(tmp_path / "out.nii.gz")
     assert out.grid == image.grid
     np.testing.assert_array_equal(out.data, image.data > 200)
+
+
+def test_voxels_without_a_value_are_written_too(tmp_path):
+    data = head(dtype=np.float32)
+    data[3, 4, 5], data[6, 7, 8] = np.nan, np.inf
+    write_nifti(tmp_path / "a.nii.gz", data, Grid(data.shape, AFFINE))
+    np.testing.assert_array_equal(read_nifti(tmp_path / "a.nii.gz").data, data)
 
 
 def test_both_forms_are_written_and_no_foreign_text(tmp_path):

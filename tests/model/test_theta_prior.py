@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,12 +21,19 @@ def component(gmm: str) -> int:
     return labels.component_slice(labels.x_named(gmm)).start
 
 
-def test_table_3_gives_twelve_rows_for_t1c_and_flair_and_our_own_come_on_top():
-    A, b = mean_constraints(default_labels(), contrasts("T1c", "FLAIR", "T2", "CT"))
-    assert A.shape == (12 + 2 + 4, default_labels().Q * 4)
+@pytest.mark.parametrize("white", [1, 2])
+def test_table_3_bounds_every_gaussian_of_white_matter_and_our_own_rows_come_on_top(white):
+    labels = default_labels()
+    gmms = tuple(replace(g, components=white) if g.name == "GWM" else g for g in labels.gmms)
+    labels = replace(labels, gmms=gmms)
+    A, b = mean_constraints(labels, contrasts("T1c", "FLAIR", "T2", "CT"))
+    assert A.shape == (6 * (white + 1) + 2 * white + 4, labels.Q * 4)
     assert (np.abs(A).sum(1) == 2).all()
     assert (A.sum(1) == 0).all()
-    table, ours = np.repeat(-np.log([1.15, 1.0, 1.10, 1.05, 1.05, 1.0]), 2), np.log([1.4, 1.4, 1, 1, 1, 1])
+    table = np.repeat(
+        -np.log([1.15, 1.0, 1.10, 1.05, 1.05, 1.0]), white + 1
+    )  # against white, and gray matter
+    ours = [*np.repeat(np.log([1.4, 1.4]), white), 0, 0, 0, 0]
     np.testing.assert_allclose(np.sort(b), np.sort([*table, *ours]), atol=1e-9)
 
 
@@ -49,6 +58,7 @@ def test_each_line_of_table_3_is_met_exactly_at_its_bound(gmm, contrast, factor,
     mu[[component("unspecified"), component("chiasm")]] = -5
     mu[default_labels().component_slice(default_labels().x_named("deep gray"))] = -5
     mu[component("chiasm"), 0] = 5
+    mu[component("GWM") + 1, n] = 0.35  # the other Gaussian of white matter binds nothing
     mu[component("GWM"), n], mu[component("GGM"), n] = (0.4, 0.3) if gmm == "chiasm" and above else (0.3, 0.4)
     bound = (0.4 if above or gmm == "deep gray" else 0.3) + np.log(factor)  # GGM alone, the brighter one
     inward = 1e-6 if above else -1e-6

@@ -5,17 +5,19 @@ import fcntl
 
 import numpy as np
 import pytest
+import SimpleITK as sitk  # noqa: N813
 import small_head
 from small_run import CONFIG, MODEL
 
 from tumoar import pipeline as line
-from tumoar.cli.run import Request, execute
+from tumoar.cli.run import Request, execute, limit_threads
 from tumoar.cli.segment import ablate_contrasts
 from tumoar.cli.watch import Watch
 from tumoar.errors import BusyError, IntegrityError, OutputError, UsageError
 from tumoar.inference.affine import AffineResult
 from tumoar.io.nifti import read_nifti
 from tumoar.io.results import Options, read_manifest
+from tumoar.numerics.threads import MOST, use_threads
 from tumoar.pipeline import Progress
 
 
@@ -97,6 +99,16 @@ def test_every_step_is_told_when_asked_for(capfd):
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 11 + 40
     assert "sampling (Algorithm 1) 40/40  GTV 1" in lines[-1]
+
+
+def test_threads_are_those_of_simpleitk_too():
+    before = sitk.ProcessObject.GetGlobalDefaultNumberOfThreads()
+    try:
+        assert limit_threads(1) == 1
+        assert sitk.ProcessObject.GetGlobalDefaultNumberOfThreads() == 1
+    finally:
+        use_threads(MOST)
+        sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(before)
 
 
 def test_one_at_a_time(tmp_path):

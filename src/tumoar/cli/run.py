@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import psutil
+import SimpleITK as sitk  # noqa: N813
 
 from tumoar import __version__
 from tumoar.cli.watch import Watch
@@ -79,7 +80,7 @@ def execute(
                 file=request.out,
                 do="continue it with --resume, or start anew with --overwrite",
             )
-        threads = use_threads(request.threads)
+        threads = limit_threads(request.threads)
         keeper = Checkpoints(folder, key)
         result = segment(
             case,
@@ -99,6 +100,13 @@ def execute(
         done()
         shutil.rmtree(folder, ignore_errors=True)
     return result, notes
+
+
+def limit_threads(count: int | None) -> int:
+    """Of our kernels and of SimpleITK, which otherwise takes all cores whatever is asked for."""
+    used = use_threads(count)
+    sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(used)
+    return used
 
 
 def run_key(case: Case, model: Model, request: Request, given: Given | None) -> str:

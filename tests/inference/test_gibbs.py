@@ -22,6 +22,7 @@ from tumoar.model import joint
 from tumoar.model.shape.base import FlatPrior
 from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.numerics.autocorrelation import effective_size
+from tumoar.numerics.voxels import UNUSED
 
 
 def chain(D: np.ndarray, shapes, **held) -> gibbs.Chain:
@@ -181,6 +182,44 @@ def test_votes_are_strict_and_tumor_is_voted_inside_the_brain():
     assert list(votes.l.ravel()) == [1, 1, 1]
     np.testing.assert_allclose(tally.fraction(("background",)).ravel(), [0, 24 / 50, 0])
     np.testing.assert_allclose(tally.fraction(tumor=("edema",)).ravel(), [0.5, 1 / 50, 0])
+
+
+def test_chains_are_pooled_as_if_one_had_drawn_all():
+    use = np.array([1, UNUSED, 1, 1], np.uint8).reshape(-1, 1, 1)
+    rng = np.random.default_rng(3)
+    one, two, both = (gibbs.Tally(LABELS, use, keeps=True) for _ in range(3))
+    for i in range(9):
+        z = rng.integers(0, 2, 4)
+        drawn = labels_of(rng.integers(1, 3, 4).tolist(), z.tolist(), (z * rng.integers(0, 2, 4)).tolist())
+        (one if i < 4 else two).add(drawn)
+        both.add(drawn)
+    found = gibbs.pooled([one, two])
+    assert found.samples == 9
+    for name in "lzy":
+        np.testing.assert_array_equal(getattr(found, name), getattr(both, name))
+        np.testing.assert_array_equal(getattr(found.vote(), name), getattr(both.vote(), name))
+    np.testing.assert_array_equal(found.volumes, both.volumes)
+    core, edema, whole = (found.fraction(tumor=t) for t in (("core",), ("edema",), ("core", "edema")))
+    np.testing.assert_allclose(core.ravel()[[0, 2, 3]], both.y / 9)
+    np.testing.assert_allclose(core + edema, whole)
+    names = tuple(s.name for s in LABELS.structures)
+    assert found.fraction(names).ravel().tolist() == [1, 0, 1, 1], "a voxel that is not used has no votes"
+    assert found.fraction().max() == 0
+    assert [d.z.tolist() for d in found.drawn()] == [d.z.tolist() for d in both.drawn()]
+    assert gibbs.pooled([one]) is one
+
+
+def test_votes_are_counted_in_bytes():
+    tally = gibbs.Tally(LABELS, np.ones((1, 1, 1), np.uint8))
+    for _ in range(255):
+        tally.add(labels_of([1], [1], [1]))
+    assert (tally.samples, tally.z[0], tally.vote().y.item()) == (255, 255, 1)
+    with pytest.raises(ValueError, match="255"):
+        tally.add(labels_of([1], [1], [1]))
+
+
+def test_nothing_counted_is_no_share():
+    assert gibbs.Tally(LABELS, np.ones((1, 1, 1), np.uint8)).fraction(("background",)).item() == 0
 
 
 def test_effective_size_of_a_first_order_process():

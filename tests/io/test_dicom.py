@@ -107,9 +107,10 @@ def test_a_slice_that_cannot_be_read_is_not_passed_over(tmp_path):
 
 
 def test_foreign_files_are_passed_over(tmp_path):
-    write_series(tmp_path, VALUES, grid())
+    paths = write_series(tmp_path, VALUES, grid())
     (tmp_path / "README.txt").write_text("text")
-    (tmp_path / "DICOMDIR").write_bytes(b"nothing")
+    (tmp_path / "DICOMDIR").write_bytes(paths[0].read_bytes())
+    (tmp_path / "folder.dcm").mkdir()
     (tmp_path / "LOCKFILE").write_bytes(b"x" * 500)
     assert np.array_equal(read_image(tmp_path).data, VALUES)
 

@@ -58,7 +58,6 @@ def test_each_line_of_table_3_is_met_exactly_at_its_bound(gmm, contrast, factor,
     mu[[component("unspecified"), component("chiasm")]] = -5
     mu[default_labels().component_slice(default_labels().x_named("deep gray"))] = -5
     mu[component("chiasm"), 0] = 5
-    mu[component("GWM") + 1, n] = 0.35  # the other Gaussian of white matter binds nothing
     mu[component("GWM"), n], mu[component("GGM"), n] = (0.4, 0.3) if gmm == "chiasm" and above else (0.3, 0.4)
     bound = (0.4 if above or gmm == "deep gray" else 0.3) + np.log(factor)  # GGM alone, the brighter one
     inward = 1e-6 if above else -1e-6

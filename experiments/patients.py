@@ -3,8 +3,8 @@
 python experiments/patients.py [--results DIR] [--variants all,mrf,...] [--patients NAME,...] [--quick]
 
 Runs `tumoar segment` on the patients of the data folder, in each variant (all four contrasts, the first-order
-MRF in place of the cRBMs, each contrast left out), unless DIR holds a finished result; prints one JSON object
-as its last line. The full run writes docs/results/patients.md (all four contrasts, every patient) and
+MRF in place of the cRBMs, each contrast left out), unless DIR holds a finished result; what was interrupted
+goes on where it was. Prints one JSON object as its last line. The full run writes docs/results/patients.md (all four contrasts, every patient) and
 docs/results/variants.md (every variant that is finished). None of the patients trained the atlas or the shape
 priors. Reference labels: 1 edema, 2 and 3 core.
 """
@@ -42,7 +42,8 @@ def segmented(patient: Path, out: Path, variant: str, flags: list[str]) -> Path:
     if not (out / "run.json").exists():
         used = [c for c in CONTRASTS if variant != f"no-{c}"]
         images = [part for c in used for part in (f"--{c}", str(patient / f"{c}.nii.gz"))]
-        flags = [*VARIANTS[variant], *flags]
+        begun = (out.parent / f".{out.name}.checkpoints").exists()
+        flags = [*VARIANTS[variant], *flags, *(["--resume"] if begun else [])]
         command = [sys.executable, "-m", "tumoar", "segment", *images, "-o", str(out), *flags]
         out.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(command, check=True)

@@ -4,9 +4,9 @@ python experiments/patients.py [--results DIR] [--variants all,mrf,...] [--patie
 
 Runs `tumoar segment` on the patients of the data folder, in each variant (all four contrasts, the first-order
 MRF in place of the cRBMs, each contrast left out), unless DIR holds a finished result; what was interrupted
-goes on where it was. Prints one JSON object as its last line. The full run writes docs/results/patients.md (all four contrasts, every patient) and
-docs/results/variants.md (every variant that is finished). None of the patients trained the atlas or the shape
-priors. Reference labels: 1 edema, 2 and 3 core.
+goes on where it was. Prints one JSON object as its last line. The full run writes docs/results/patients.md
+(all four contrasts, every patient) and docs/results/variants.md (every variant that is finished). None of the
+patients trained the atlas or the shape priors. Reference labels: 1 edema, 2 and 3 core.
 """
 
 from __future__ import annotations

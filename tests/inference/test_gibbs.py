@@ -199,6 +199,11 @@ def test_chains_are_pooled_as_if_one_had_drawn_all():
         np.testing.assert_array_equal(getattr(found, name), getattr(both, name))
         np.testing.assert_array_equal(getattr(found.vote(), name), getattr(both.vote(), name))
     np.testing.assert_array_equal(found.volumes, both.volumes)
+    drawn = list(found.drawn())
+    assert [row[-2] for row in found.volumes] == [int((d.z > d.y).sum()) for d in drawn], (
+        "edema is tumor, not core"
+    )
+    assert [row[-1] for row in found.volumes] == [int(d.y.sum()) for d in drawn]
     core, edema, whole = (found.fraction(tumor=t) for t in (("core",), ("edema",), ("core", "edema")))
     np.testing.assert_allclose(core.ravel()[[0, 2, 3]], both.y / 9)
     np.testing.assert_allclose(core + edema, whole)
@@ -213,6 +218,7 @@ def test_votes_are_counted_in_bytes():
     tally = gibbs.Tally(LABELS, np.ones((1, 1, 1), np.uint8))
     for _ in range(255):
         tally.add(labels_of([1], [1], [1]))
+        assert tally.fraction(tumor=("core",)).item() == 1
     assert (tally.samples, tally.z[0], tally.vote().y.item()) == (255, 255, 1)
     with pytest.raises(ValueError, match="255"):
         tally.add(labels_of([1], [1], [1]))

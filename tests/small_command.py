@@ -69,6 +69,7 @@ class Server:
         """`tumoar segment` with these; it may take so many bytes more than when it began."""
         self.count += 1
         log = self.folder / f"log{self.count}"
+        log.touch()  # a command may be stopped before it can say a word
         words = list(map(str, arguments))
         return Started(self, int(self.ask(words=words, log=str(log), more_memory=more_memory)), log)
 

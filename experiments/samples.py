@@ -45,6 +45,9 @@ METHODS = ("algorithm 2", "mrf", "crbm")
 MAPS = {"core": ("core",), "whole": ("core", "edema")}
 BINS = 10
 SEED = 7
+BLURRED = """The simulated scanner blurs, and edema fades towards its border; the model knows neither. Shares
+of the whole tumor are then too low near its border and those of core too high: they tell where a border is
+in doubt, and are no probabilities. What they are where the model is right: [calibration](calibration.md)."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +137,11 @@ def page(found: list[dict]) -> str:
     for name in dict.fromkeys(r["patient"] for r in found):
         by = {r["method"]: r for r in found if r["patient"] == name}
         lines.append(
-            f"| {name} | " + " | ".join(f"{by[m]['core']:.3f} | {by[m]['whole']:.3f}" for m in METHODS) + " |"
+            f"| {name} | " + " | ".join(f"{by[m]['core']:.4f} | {by[m]['whole']:.4f}" for m in METHODS) + " |"
         )
-    cells = [f"{np.mean([r[k] for r in found if r['method'] == m]):.3f}" for m in METHODS for k in MAPS]
+    cells = [f"{np.mean([r[k] for r in found if r['method'] == m]):.4f}" for m in METHODS for k in MAPS]
     lines += ["| **mean** | " + " | ".join(cells) + " |", ""]
+    lines += [BLURRED, ""]
     lines += ["Voxels by their share of the votes with the cRBMs, neither 0 nor 1; how many are tumor.", ""]
     lines += [
         "| share | core: voxels | mean share | true | whole: voxels | mean share | true |",

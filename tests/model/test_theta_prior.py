@@ -89,3 +89,9 @@ def test_strengths_follow_section_3_3():
     q = component("unspecified")
     np.testing.assert_allclose(prior.S0[q], prior.nu0[q] * np.diag([4.0, 9.0]))
     assert list(prior.has_bias) == [True, False]
+
+
+def test_expected_voxels_need_not_be_whole():
+    labels = default_labels()
+    expected = expected_voxels(labels, np.ones(labels.X), {"core": 10.0, "edema": 5.0}, 4.0)
+    assert (expected[labels.core], expected[labels.edema]) == (2.5, 1.25)

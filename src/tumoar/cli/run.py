@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import SimpleITK as sitk  # noqa: N813
+from scipy.linalg import cho_factor, cho_solve
 
 from tumoar import __version__
 from tumoar.cli.watch import Watch
@@ -39,6 +40,7 @@ from tumoar.report import render, report_data
 from tumoar.result import Segmentation
 from tumoar.review import review
 
+BLAS_BYTES = 256 * 1024**2
 LIBRARIES = ("numpy", "scipy", "numba", "nibabel", "SimpleITK")
 
 
@@ -81,6 +83,7 @@ def execute(
                 do="continue it with --resume, or start anew with --overwrite",
             )
         threads = limit_threads(request.threads)
+        warm_blas()
         keeper = Checkpoints(folder, key)
         result = segment(
             case,
@@ -107,6 +110,13 @@ def limit_threads(count: int | None) -> int:
     used = use_threads(count)
     sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(used)
     return used
+
+
+def warm_blas() -> None:
+    """Let OpenBLAS, numpy's and scipy's, take its buffers now: without memory it would try for ever."""
+    np.empty(BLAS_BYTES, np.uint8)  # a refusal, if there is not even that much
+    np.linalg.solve(np.eye(2), np.ones(2))
+    cho_solve(cho_factor(np.eye(2)), np.ones(2))
 
 
 def run_key(case: Case, model: Model, request: Request, given: Given | None) -> str:

@@ -116,7 +116,16 @@ def segment(
     changes = {"samples": samples, "burn_in": burn_in}
     settings = resolve(config, fast=fast, tumor=not no_tumor, prior=prior, chains=chains, gibbs=changes)
 
-    from tumoar.cli.run import Request, execute, finished, held, limit_threads, mask_on, require_memory
+    from tumoar.cli.run import (
+        Request,
+        execute,
+        finished,
+        held,
+        limit_threads,
+        mask_on,
+        require_memory,
+        warm_blas,
+    )
     from tumoar.cli.watch import Watch
     from tumoar.io.results import Options
     from tumoar.margins import parse_margins
@@ -131,6 +140,7 @@ def segment(
     if targets and names and not {"GTV", "Brain"} <= set(names):
         raise UsageError("margins", "margins need GTV and Brain", do="add them to --structures")
     limit_threads(threads)
+    warm_blas()
     with Watch(as_json=json, quiet=quiet, verbose=verbose) as watch:
         images, digests, person = read(files, use_form, watch)
         case = assembled(images, flair2, reference, not no_register, stripped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from pydicom import dcmread
 from rt_files import save
 
@@ -34,6 +35,18 @@ def tilt(data):
     data.ImagePositionPatient[1] = float(data.ImagePositionPatient[1]) + 0.1 * float(data.InstanceNumber)
 
 
+def turn(data):
+    """A tenth of a degree in its plane: too little to make it a series of its own."""
+    u, v = np.array([float(x) for x in data.ImageOrientationPatient]).reshape(2, 3)
+    angle = np.radians(0.1)
+    pair = np.cos(angle) * u + np.sin(angle) * v, np.cos(angle) * v - np.sin(angle) * u
+    data.ImageOrientationPatient = [f"{x:.10g}" for x in np.concatenate(pair)]
+
+
+def widen(data):
+    data.PixelSpacing = [f"{1.01 * float(x):.10g}" for x in data.PixelSpacing]
+
+
 def assign(**values):
     def change(data):
         for name, value in values.items():
@@ -63,6 +76,8 @@ BAD = {
     ),
     "no position": ("B47", GeometryError, "no usable", edited(assign(ImagePositionPatient=None), {2})),
     "no spacing": ("B47", GeometryError, "no usable", edited(assign(PixelSpacing=None), {2})),
+    "a slice turned": ("B47", GeometryError, "change within", edited(turn, {3})),
+    "a slice of other pixels": ("B47", GeometryError, "change within", edited(widen, {3})),
     "spacing 0": ("B13", GeometryError, "voxel size", edited(assign(PixelSpacing=[0, 1]))),
     "spacing 100": ("B16", GeometryError, "voxel size", edited(assign(PixelSpacing=[100, 100]))),
     "other frame": ("B33", GeometryError, "frames", edited(assign(FrameOfReferenceUID="1.9"), {3})),

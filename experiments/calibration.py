@@ -1,0 +1,188 @@
+"""Whether shares of votes can be taken at their word where the model is right.
+
+python experiments/calibration.py [--quick] [--patients N] [--cache DIR]
+
+Phantoms are drawn from the model: labels voxel by voxel from the atlas, bent at random; intensities of T1c,
+FLAIR and T2 from one Gaussian per tissue, with bias fields and so much noise that tissues overlap. Only the
+tumors are not the model's: they are of patients that trained neither shape prior. Algorithm 1 knows where the
+atlas lies, starts at the most probable labels of the simplified model, and draws everything else, in a box
+around the tumor: 100 + 50 sweeps, each of them whole, the priors as trained. A share of votes is honest if,
+of the voxels with that share, that many are tumor. One thread. Finished rows are kept in DIR under a key of
+the code and data that made them.
+
+Prints, as its last line, one JSON object; the full run writes docs/results/calibration.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from samples import BINS, MAPS, collected, honesty, pooled_honesty  # first: it sets the number of threads
+
+import nibabel as nib  # isort: skip
+import numpy as np
+import numpy.typing as npt
+from fits import DATA, DECIDES, unseen_tumors
+from head_cases import PROJECT, digest
+
+from tumoar.config import Config, GemConfig, GibbsConfig
+from tumoar.contrasts import find_contrast
+from tumoar.evaluate import dice
+from tumoar.image import Grid
+from tumoar.inference import gibbs
+from tumoar.inference.initialise import start_prior
+from tumoar.io.models import default_model
+from tumoar.labels import LabelTable
+from tumoar.model import joint
+from tumoar.model.atlas import pi as label_pi
+from tumoar.model.atlas import place
+from tumoar.model.bias import field
+from tumoar.model.generative import Model, with_prior
+from tumoar.model.gmm import Theta
+from tumoar.numerics.voxels import UNUSED, WITH_DATA
+from tumoar.simulate import draw_place
+from tumoar.simulate.head import bend
+from tumoar.simulate.tissue import default_tissues
+
+CONTRASTS = tuple(find_contrast(name) for name in ("T1c", "FLAIR", "T2"))
+NOISE = 0.27  # SD in logs of intensity: about the difference of white and gray matter
+BIAS = 0.03
+AROUND = 15  # voxels
+SWEEPS = GibbsConfig(burn_in=100, samples=50, full_every=1)
+TISSUES = {
+    "core": ("enhancing tumor", "necrosis", "enhancing tumor"),
+    "edema": ("edema",),
+    "GGM": ("gray matter",),
+    "GWM": ("white matter",),
+    "deep gray": ("deep gray matter",) * 2,
+    "GNE": ("optic nerve", "eye wall"),
+    "eye fluid": ("vitreous",),
+    "CSF": ("CSF",) * 2,
+    "background": ("marrow", "soft tissue", "skin"),
+    "unspecified": ("vein",),
+    "chiasm": ("white matter",),
+    "fat": ("fat",) * 2,
+    "muscle": ("muscle",) * 3,
+}
+"""The tissue that each Gaussian of a mixture stands for."""
+
+
+def drawn_theta(labels: LabelTable, rng: np.random.Generator) -> Theta:
+    """Means of the tissues, one width for all, bias fields of a few percent."""
+    table = default_tissues()
+    log_means = np.log(np.maximum([table.signals(c.name)[0] for c in CONTRASTS], 1e-3)).T
+    mu = np.array([log_means[table.index(t)] for g in labels.gmms for t in TISSUES[g.name]])
+    mu[labels.component_slice(labels.x_named("unspecified"))] = mu[labels.x_of_component == 3].min(0) - 0.4
+    C = BIAS * rng.standard_normal((len(CONTRASTS), 4, 4, 4))
+    C[:, 0, 0, 0] = 0
+    gamma = (1 / labels.G)[labels.x_of_component]
+    return Theta(gamma, mu, np.tile(NOISE**2 * np.eye(len(CONTRASTS)), (labels.Q, 1, 1)), C)
+
+
+def drawn_labels(pi: npt.NDArray, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
+    """A label for every voxel, from its probabilities (X, Y, Z, K)."""
+    u = rng.random(pi.shape[:-1], np.float32)[..., None]
+    return (u >= np.cumsum(pi, -1)[..., :-1]).sum(-1).astype(np.uint8)
+
+
+def phantom(model: Model, number: int) -> tuple[npt.NDArray, npt.NDArray, joint.Labels, Theta]:
+    """π (X, Y, Z, K), D (N, X, Y, Z), the truth and θ in the box around a tumor."""
+    labels, atlas = model.labels, model.atlas
+    rng = np.random.default_rng([2019, number])
+    low, high = atlas.box
+    affine = np.eye(4)
+    affine[:3, 3] = low
+    x, y, z = np.floor(high - low).astype(int)
+    grid = Grid((x, y, z), affine)
+    pi = label_pi(place(atlas, np.eye(4), grid), grid.index(bend(atlas, rng)))
+    l = drawn_labels(pi, rng)
+    image = nib.load(DATA / "tumors" / "automatic" / f"{unseen_tumors()[number]}.nii.gz")
+    shape = np.asarray(nib.as_closest_canonical(image).dataobj).astype(np.uint8)
+    tumor = draw_place(shape, labels.indices[pi.argmax(-1)], labels, rng) * labels.in_brain[l]
+    at = np.argwhere(tumor)
+    box = tuple(slice(max(0, a - AROUND), b + AROUND) for a, b in zip(at.min(0), at.max(0)))
+    pi, l, tumor = np.ascontiguousarray(pi[box]), l[box], tumor[box]
+    truth = joint.Labels(l, (tumor > 0).astype(np.uint8), (tumor > 1).astype(np.uint8))
+    theta = drawn_theta(labels, rng)
+    x_of_l = np.where(truth.y == 1, labels.core, np.where(truth.z == 1, labels.edema, labels.x_of_l[l]))
+    starts = np.array([labels.component_slice(k).start for k in range(labels.X)])
+    q = starts[x_of_l] + rng.integers(labels.G[x_of_l])
+    D = np.moveaxis(theta.mu[q], -1, 0) + field(theta.C, l.shape)
+    D += NOISE * rng.standard_normal(D.shape)
+    return pi, D.astype(np.float32), truth, theta
+
+
+def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
+    """Dice and honesty of one phantom's votes."""
+    labels = model.labels
+    pi, D, truth, theta = phantom(model, number)
+    use = np.full(truth.l.shape, WITH_DATA, np.uint8)
+    volume = joint.volume(D, use)
+    prior = start_prior(labels, CONTRASTS, D, use, pi, labels.x_of_l, model.tumor_mm3, 1.0)
+    if (prior.A @ theta.mu.ravel() > prior.b + 1e-9).any():
+        raise ValueError("the means drawn break the constraints of their prior")
+    flat = joint.compile_groups(labels, flat=joint.Flat(GemConfig().w, GemConfig().u))
+    first = joint.most_probable(volume, pi, flat, theta)
+    region = (use != UNUSED) & (pi[..., labels.in_brain].sum(-1) > 0)
+    chain = gibbs.Chain(labels, volume, pi, prior, model.shape_z, model.shape_y, region, number)
+    tally = gibbs.Tally(labels, use)
+    for state, info in gibbs.sweeps(chain, gibbs.start(chain, theta, first), sweeps):
+        if info.sweep > sweeps.burn_in:
+            tally.add(state.labels)
+    votes, true = tally.vote(), {"core": truth.y == 1, "whole": truth.z == 1}
+    found = {"core": votes.y == 1, "whole": votes.z == 1}
+    return {
+        "patient": unseen_tumors()[number],
+        "method": "crbm",
+        "voxels": int(use.size),
+        **{m: round(dice(found[m], true[m]), 4) for m in MAPS},
+        "honesty": {m: honesty(tally.fraction(tumor=parts), true[m]) for m, parts in MAPS.items()},
+    }
+
+
+def rows(folder: Path, patients: int, sweeps: GibbsConfig) -> Iterator[dict]:
+    """One row per phantom; what was finished before is read."""
+    kept = folder / f"calibration_{digest(__file__, DECIDES)}_{sweeps.burn_in}_{sweeps.samples}"
+    kept.mkdir(exist_ok=True)
+    model = with_prior(default_model(), Config(level_y=0.0))
+    for number in range(patients):
+        path = kept / f"{number}.json"
+        if not path.exists():
+            path.write_text(json.dumps(row(model, number, sweeps)), encoding="utf-8")
+        yield json.loads(path.read_text(encoding="utf-8"))
+
+
+def page(found: list[dict], figures: dict[str, float]) -> str:
+    lines = ["# Calibration", "", *(__doc__ or "").split("\n\n")[2].splitlines(), ""]
+    lines += ["Tumors: " + ", ".join(r["patient"] for r in found) + ".", ""]
+    lines += [
+        "Voxels by their share of the votes, neither 0 nor 1; how many are tumor.",
+        "",
+        "| share | core: voxels | mean share | true | whole: voxels | mean share | true |",
+        "|---" * 7 + "|",
+    ]
+    both = [pooled_honesty(found, "crbm", m) for m in MAPS]
+    for k in range(BINS):
+        cells = [f"{v[k, 0]:.0f} | {v[k, 1]:.3f} | {v[k, 2]:.3f}" for v in both]
+        lines.append(f"| {k / BINS:.1f} to {(k + 1) / BINS:.1f} | " + " | ".join(cells) + " |")
+    lines += ["", "| figure | value |", "|---|---|", *(f"| {k} | {v:.3f} |" for k, v in figures.items())]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    shown = lambda row: {k: v for k, v in row.items() if k != "honesty"}  # noqa: E731
+    is_quick, found = collected(__doc__ or "", rows, 4, SWEEPS, show=shown)
+    figures = {}
+    for m in MAPS:
+        v = pooled_honesty(found, "crbm", m)
+        figures[f"{m}_worst_tenth"] = round(float(np.abs(v[:, 1] - v[:, 2])[v[:, 0] > 0].max()), 4)
+        figures[f"{m}_dice"] = round(float(np.mean([r[m] for r in found])), 4)
+    if not is_quick:
+        (PROJECT / "docs" / "results" / "calibration.md").write_text(page(found, figures), encoding="utf-8")
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from bad_dicom import BAD
+from bad_dicom import BAD, assign, edited
 from pydicom import dcmread
 from pydicom.uid import JPEG2000Lossless
 from rt_files import MR, PLANTED, dataset, enhanced, save, write_series
@@ -123,6 +123,12 @@ def test_more_files_than_a_study_has_are_not_opened(tmp_path, monkeypatch):
     monkeypatch.setattr(dicom, "MOST_FILES", len(paths) - 2)
     with pytest.raises(TumoarError, match="E10-files"):
         read_image(tmp_path)
+
+
+@pytest.mark.parametrize(("told", "expected"), [("4", 4.0), ("0", 1.0), (None, 1.0)])
+def test_a_slice_alone_is_as_thick_as_it_says(tmp_path, told, expected):
+    edited(assign(SliceThickness=told))(write_series(tmp_path, VALUES[:, :, :1], grid()))
+    assert read_image(tmp_path).grid.spacing[2] == pytest.approx(expected)
 
 
 def test_no_preamble_and_hostile_strings(tmp_path):

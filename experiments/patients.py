@@ -158,9 +158,9 @@ def variants_page(found: dict[str, dict[str, dict]]) -> str:
         "Written by `python experiments/patients.py`. `all`: four contrasts and the cRBMs, as in",
         "[patients](patients.md); `mrf`: the first-order Markov random field in place of the cRBMs; `no-x`:",
         "contrast x left out. Core Dice / whole-tumor Dice. Without T1c the core cannot be told from edema,",
-        "and the result says so. A line is missing where no variant was run. Means are over the patients",
-        "that have every variant shown. Settings were chosen looking at some of these patients, the level of",
-        "core for the cRBMs alone (see [patients](patients.md)).",
+        "and the result says so. A cell is empty where a variant was not run, on all in the case of a mean.",
+        "Settings were chosen looking at some of these patients, the level of core for the cRBMs alone (see",
+        "[patients](patients.md)).",
         "",
         "| patient | " + " | ".join(variants) + " |",
         "|" + "---|" * (len(variants) + 1),
@@ -169,15 +169,15 @@ def variants_page(found: dict[str, dict[str, dict]]) -> str:
     def cell(figures: dict | None) -> str:
         return f"{figures['core_dice']:.3f} / {figures['whole_dice']:.3f}" if figures else ""
 
+    def mean_cell(figures: list[dict], wanted: int) -> str:
+        keys = ("core_dice", "whole_dice")
+        return cell({k: np.mean([f[k] for f in figures]) for k in keys} if len(figures) == wanted else None)
+
     scored = [n for n, f in found.get("all", {}).items() if "core_dice" in f]
     for name in scored:
         lines.append(f"| {name} | " + " | ".join(cell(found[v].get(name)) for v in variants) + " |")
-    complete = {n: found["all"][n] for n in scored if all(n in found[v] for v in variants)}
-    for title, names in groups(complete):
-        cells = [
-            " / ".join(f"{np.mean([found[v][n][k] for n in names]):.3f}" for k in ("core_dice", "whole_dice"))
-            for v in variants
-        ]
+    for title, names in [*groups({n: found["all"][n] for n in scored}), ("all", scored)]:
+        cells = [mean_cell([found[v][n] for n in names if n in found[v]], len(names)) for v in variants]
         lines.append(f"| **mean, {title}** | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", "![Box plots](../figures/variants.png)", ""])
 

@@ -6,7 +6,7 @@ A whole head with tumor is drawn from the model and scanned as T1c, FLAIR, T2 an
 scanned with its skull stripped. Every run is the command as a user starts it: 200 + 50 sweeps, report
 included, compiled kernels in their cache (`cold`: none). `--fast` is compared by the Dice of its tumor with
 the drawn truth. What grows with threads and contrasts is told by short runs of 20 + 10 sweeps. The peer gets
-the same images and threads; it knows no tumor. `peak` is memory. `load` is what else the machine was doing
+the same images and threads; it knows no tumor. `load` is what else the machine was doing
 when a run began: above 0, others shared its cores.
 
 Prints, as its last line, one JSON object; the full run writes docs/results/run.md.
@@ -64,7 +64,7 @@ def measured(command: list[str], log: Path, env: dict[str, str] | None = None) -
 
 def stages(log: Path, total: float) -> dict[str, float]:
     """Seconds of every stage from the times in front of the lines of progress; starting Python is reading."""
-    begins = {"read": 0.0}
+    begins: dict[str, float] = {}
     last = 0.0
     for line in log.read_text(encoding="utf-8").splitlines():
         if found := re.match(r"\s*([\d.]+) s\s+(\w+)", line):
@@ -86,18 +86,8 @@ def segment(
     """One run of the command; with a `cache` of its own that is empty, kernels are compiled anew."""
     shutil.rmtree(out, ignore_errors=True)
     given = [part for name in names for part in (f"--{name.lower()}", str(images / f"{name}.nii.gz"))]
-    command = [
-        sys.executable,
-        "-m",
-        "tumoar",
-        "segment",
-        *given,
-        "-o",
-        str(out),
-        "--threads",
-        str(threads),
-        *flags,
-    ]
+    options = ["-o", str(out), "--threads", str(threads), *flags]
+    command = [sys.executable, "-m", "tumoar", "segment", *given, *options]
     log = out.with_suffix(".log")
     figures = measured(command, log, {"NUMBA_CACHE_DIR": str(cache)} if cache else None)
     return {**figures, **stages(log, figures["seconds"])}
@@ -124,7 +114,8 @@ def peer(run_samseg: str, images: Path, folder: Path, threads: int) -> dict[str,
 
 def runs(folder: Path, threads: int, run_samseg: str | None, quick: bool) -> dict[str, dict[str, float]]:
     """All rows of the table, by name."""
-    for name, flags in {"head": (), "stripped": ("--skull-stripped",)}.items():
+    heads = {"stripped": ("--skull-stripped",)} | ({} if quick else {"head": ()})
+    for name, flags in heads.items():
         if not (folder / name / "truth_tumor.nii.gz").exists():
             wanted = [part for contrast in CONTRASTS for part in ("--contrast", contrast)]
             command = ["simulate", *wanted, "--seed", "12", "-o", str(folder / name), *flags]
@@ -196,10 +187,8 @@ def summary(rows: dict[str, dict[str, float]], threads: int) -> dict[str, float]
     if "whole head" not in rows:
         return out
     whole, fast = rows["whole head"], rows["whole head, --fast"]
-    out["whole_head_s"], out["peak_gb"] = (
-        whole["seconds"],
-        max(row["peak_gb"] for n, row in rows.items() if n != "run_samseg"),
-    )
+    out["whole_head_s"] = whole["seconds"]
+    out["peak_gb"] = max(row["peak_gb"] for name, row in rows.items() if name != "run_samseg")
     out["skull_stripped_s"] = rows["skull-stripped"]["seconds"]
     out["fast_saves_s"] = whole["seconds"] - fast["seconds"]
     out |= {f"fast_loses_{k}": whole[k] - fast[k] for k in ("core", "whole")}

@@ -3,9 +3,9 @@
 Sweeps run on a whole head with four contrasts, drawn from the model, after a short fit: with tumor considered
 in the whole brain, and between whole sweeps, where it is considered near likely tumor alone. The default
 settings take one of the first to nine of the second. The passes run on a head-like ball with four contrasts,
-21 Gaussians, 17 labels and 64 bias functions; their rival is the same expectation and the same sums in
-whole-array numpy, float32. On 1 and 2 threads. `peak_gb` is that of drawing the head, fitting it and all
-sweeps. Prints, as its last line, one JSON object.
+all Gaussians and labels of the table and 64 bias functions; their rival is the same expectation and the same
+sums in whole-array numpy, float32. On 1 and 2 threads. `peak_gb` is that of drawing the head, fitting it and
+all sweeps. Prints, as its last line, one JSON object.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ def drawn_theta(labels: LabelTable, rng: np.random.Generator) -> Theta:
     table = default_tissues()
     log_means = np.log(np.maximum([table.signals(c.name)[0] for c in CONTRASTS], 1e-3)).T
     mu = np.array([log_means[table.index(t)] for g in labels.gmms for t in TISSUES[g.name]])
-    mu[labels.component_slice(labels.x_named("unspecified"))] = mu[labels.x_of_component == 3].min(0) - 0.4
+    unspecified, white = (labels.component_slice(labels.x_named(name)) for name in ("unspecified", "GWM"))
+    mu[unspecified] = mu[white].min(0) - 0.4  # darker than any tissue of the brain, as its bound asks
     C = BIAS * rng.standard_normal((len(CONTRASTS), 4, 4, 4))
     C[:, 0, 0, 0] = 0
     gamma = (1 / labels.G)[labels.x_of_component]

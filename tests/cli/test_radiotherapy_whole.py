@@ -54,7 +54,6 @@ def to_dicom(source, folder, name, number, study):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
 def test_from_series_to_doses(tmp_path):
     log: list[str] = []
     contrasts = [part for name in CONTRASTS for part in ("--contrast", name)]

@@ -41,6 +41,7 @@ from tumoar.result import Segmentation
 from tumoar.review import review
 
 BLAS_BYTES = 256 * 1024**2
+"""More than OpenBLAS takes for its buffers."""
 LIBRARIES = ("numpy", "scipy", "numba", "nibabel", "SimpleITK")
 
 

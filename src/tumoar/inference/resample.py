@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import SimpleITK as sitk  # noqa: N813
+from scipy.ndimage import find_objects
 
 from tumoar.image import FloatArray, Grid
 
@@ -39,10 +40,11 @@ def resample_sparse(
 ) -> npt.NDArray[np.float32]:
     """Like `resample`, quicker where most values are 0: only the box of the others is read, and written."""
     out = np.zeros(onto.shape, np.float32)
-    low, high = _box(values != 0)
-    if (low >= high).any():
+    found = find_objects((values != 0).view(np.uint8))
+    if not found:
         return out
-    low, high = np.maximum(low - 1, 0), np.minimum(high + 1, grid.shape)
+    low = np.array([max(s.start - 1, 0) for s in found[0]])
+    high = np.minimum([s.stop + 1 for s in found[0]], grid.shape)
     to_onto = onto.inverse @ np.linalg.inv(to_source) @ grid.affine
     corners = np.array(np.meshgrid(*np.stack([low - 1, high], 1))).reshape(3, -1)
     reached = to_onto[:3, :3] @ corners + to_onto[:3, 3:]
@@ -55,17 +57,6 @@ def resample_sparse(
         part, _cut(grid, low, high), _cut(onto, first, last), to_source
     )
     return out
-
-
-def _box(mask: Mask) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """First and one past the last index of true voxels along each axis."""
-    flat = np.any(mask, axis=2)
-    lines = np.any(flat, axis=1), np.any(flat, axis=0), np.any(mask, axis=(0, 1))
-    along = [np.flatnonzero(line) for line in lines]
-    return (
-        np.array([line[0] if len(line) else 0 for line in along]),
-        np.array([line[-1] + 1 if len(line) else 0 for line in along]),
-    )
 
 
 def _cut(grid: Grid, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]) -> Grid:

@@ -143,9 +143,10 @@ def main() -> None:
     field = np.full(shape, -2, np.float32)
     before = joint.Labels(*(np.zeros(shape, np.uint8) for _ in range(3)))
     L = np.empty((*shape, LABELS.K), np.float32)
+    prior = joint.packed(v, pi)
     passes = {
         "expect": lambda: joint.expect(v, pi, flat, theta),
-        "draw": lambda: joint.draw(v, pi, free, theta, (field, field), before, (1, 1)),
+        "draw": lambda: joint.draw(v, prior, free, theta, (field, field), before, (1, 1)),
         "most_probable": lambda: joint.most_probable(v, pi, flat, theta),
         "class_likelihoods": lambda: joint.class_likelihoods(v, flat, theta, L),
     }

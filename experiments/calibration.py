@@ -127,7 +127,8 @@ def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
     flat = joint.compile_groups(labels, flat=joint.Flat(GemConfig().w, GemConfig().u))
     first = joint.most_probable(volume, pi, flat, theta)
     region = (use != UNUSED) & (pi[..., labels.in_brain].sum(-1) > 0)
-    chain = gibbs.Chain(labels, volume, pi, prior, model.shape_z, model.shape_y, region, number)
+    own = joint.packed(volume, pi)
+    chain = gibbs.Chain(labels, volume, own, prior, model.shape_z, model.shape_y, region, number)
     tally = gibbs.Tally(labels, use)
     for state, info in gibbs.sweeps(chain, gibbs.start(chain, theta, first), sweeps):
         if info.sweep > sweeps.burn_in:

@@ -40,6 +40,7 @@ from tumoar.inference.affine import place_affine
 from tumoar.inference.gibbs import Votes
 from tumoar.io.models import default_model
 from tumoar.model import joint
+from tumoar.model.atlas import pi
 from tumoar.model.generative import Model
 from tumoar.pipeline import NO_TUMOR
 from tumoar.result import organ_mask
@@ -149,7 +150,7 @@ def fitted(case: Case, model: Model, config: GemConfig) -> tuple[gem.Fit, Votes,
     seconds = {"place": between - start, "fit": time.process_time() - between}
     chain, _ = gibbs.prepare(case, fit, (model.shape_z, model.shape_y), model.tumor_mm3, config, seed=0)
     flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.w, config.u))
-    found = joint.most_probable(chain.volume, chain.pi, flat, fit.theta)
+    found = joint.most_probable(chain.volume, pi(fit.placed, fit.nodes), flat, fit.theta)
     return fit, Votes(found.l, found.z, found.y), seconds
 
 

@@ -60,10 +60,11 @@ class TinyModel:
         return tiny.pi(self.shape)
 
     def chain(self, D: np.ndarray, seed: int = 0) -> gibbs.Chain:
+        volume = joint.volume(np.ascontiguousarray(D, np.float32), self.in_use)
         return gibbs.Chain(
             LABELS,
-            joint.volume(np.ascontiguousarray(D, np.float32), self.in_use),
-            self.pi,
+            volume,
+            joint.packed(volume, self.pi),
             self.prior,
             *self.shapes,
             self.in_use != UNUSED,

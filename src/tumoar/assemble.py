@@ -27,6 +27,7 @@ from tumoar.inference.head import decide_stripped, skull_evidence
 from tumoar.inference.place import IDENTITY, TOLERANCE, Placement, place_by_header, place_by_registration
 from tumoar.inference.register import FINE, Matrix, Prepared, prepare
 from tumoar.inference.resample import resample_sparse, resample_valid
+from tumoar.numerics.threads import each
 from tumoar.orientation import Orientation, canonical
 from tumoar.quality import PRODUCTS, check_distinct, check_image
 
@@ -63,20 +64,17 @@ def build_case(
     show, unless they contradict it outright.
     """
     channels = _channels(images)
-    notes: list[str] = []
-    given: dict[str, _Given] = {}
-    for name, image in (member for members in channels.values() for member in members):
-        contrast = find_contrast(_contrast_name(name))
-        notes += [f"{name}: {n}" for n in check_image(image, name, "MR" if contrast.is_mr else "CT")]
-        given[name] = _prepared(name, contrast, image)
+    checked = each(_checked, (member for members in channels.values() for member in members))
+    notes = [note for _, found in checked for note in found]
+    given = {item.name: item for item, _ in checked}
     fixed = given[_reference(reference, list(given))]
 
     is_stripped, found = _is_stripped(fixed, list(given.values()), skull_stripped)
     notes += found
     grid = _case_grid(fixed)
     inputs, values = [], {}
-    for item in given.values():
-        placement = _placement(fixed, item, register)
+    placements = each(lambda item: _placement(fixed, item, register), given.values())
+    for item, placement in zip(given.values(), placements):
         notes += placement.notes
         values[item.name], is_interpolated = _on_grid(item, placement.to_moving, fixed, grid)
         inputs.append(
@@ -188,13 +186,18 @@ def _placement(fixed: _Given, item: _Given, may_move: bool) -> Placement:
 # ---- the head ----------------------------------------------------------------------------------------------
 
 
-def _prepared(name: str, contrast: Contrast, image: Image) -> _Given:
+def _checked(member: tuple[str, Image]) -> tuple[_Given, list[str]]:
+    """An image made ready, and what is to be said of it."""
+    name, image = member
+    contrast = find_contrast(_contrast_name(name))
+    notes = [f"{name}: {note}" for note in check_image(image, name, "MR" if contrast.is_mr else "CT")]
     turned, orientation = canonical(image)
     # Storage orders of one image differ in the last bits of its corner; rounded to a micrometer they agree.
     affine = turned.grid.affine.copy()
     affine[:3, 3] = np.round(affine[:3, 3] * 1024) / 1024
     turned = Image(turned.data, replace(turned.grid, affine=affine), image.source)
-    return _Given(name, contrast, turned, orientation, prepare(turned, None if contrast.is_mr else CT_WINDOW))
+    ready = prepare(turned, None if contrast.is_mr else CT_WINDOW)
+    return _Given(name, contrast, turned, orientation, ready), notes
 
 
 def _is_stripped(fixed: _Given, given: Sequence[_Given], told: bool | None) -> tuple[bool, list[str]]:

@@ -28,7 +28,7 @@ Held = npt.NDArray[np.int8]
 
 NO_TUMOR = 1e-6
 """Fraction of the brain expected to be tumor when organs alone are asked for."""
-EVERY = 10
+EVERY = 25
 """Sweeps from checkpoint to checkpoint."""
 
 

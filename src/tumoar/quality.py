@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from tumoar.errors import ChannelError
 from tumoar.image import Grid, Image
+from tumoar.numerics.threads import each
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -235,8 +236,9 @@ def check_distinct(images: Mapping[str, Array], brain: Mask | None = None) -> No
                 f"{product} adds nothing to {' and '.join(factors)}",
                 do=f"leave out {product} or one of them",
             )
-    for (a, first), (b, second) in combinations(images.items(), 2):
-        correlation = _correlation(first, second, brain)
+    pairs = list(combinations(images, 2))
+    found = each(lambda pair: _correlation(images[pair[0]], images[pair[1]], brain), pairs)
+    for (a, b), correlation in zip(pairs, found):
         if correlation > SAME:
             raise ChannelError(
                 "B30",

@@ -140,7 +140,13 @@ def test_labels_and_components_are_drawn_from_the_joint():
         tables = {i: of_voxel(e, i) for i in np.ndindex(MODEL.shape)}
         for number in range(20):
             drawn, moments = joint.draw(
-                v, MODEL.pi, joint.compile_groups(LABELS), e.theta, fields, before, (3, number)
+                v,
+                joint.packed(v, MODEL.pi),
+                joint.compile_groups(LABELS),
+                e.theta,
+                fields,
+                before,
+                (3, number),
             )
             count = np.zeros(LABELS.Q)
             for (x, y, z), table in tables.items():

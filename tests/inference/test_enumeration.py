@@ -85,10 +85,11 @@ def repeated(model: TinyModel, D: np.ndarray, copies: int) -> tuple[gibbs.Chain,
 
     use = many(model.in_use, UNUSED)
     pi = np.moveaxis(many(np.moveaxis(model.pi, -1, 0), 0), 0, -1)
+    volume = joint.volume(many(D, np.nan), use)
     chain = replace(
         model.chain(D),
-        volume=joint.volume(many(D, np.nan), use),
-        pi=np.ascontiguousarray(pi),
+        volume=volume,
+        pi=joint.packed(volume, pi),
         region=use != UNUSED,
         held_z=None if model.held_z is None else many(model.held_z, 0),
         held_y=None if model.held_y is None else many(model.held_y, 0),

@@ -31,6 +31,10 @@ class Scene:
         return joint.volume(self.D, self.use)
 
     @property
+    def prior(self) -> joint.Prior:
+        return joint.packed(self.volume, self.pi)
+
+    @property
     def seen(self) -> np.ndarray:
         return self.use == WITH_DATA
 
@@ -163,7 +167,7 @@ def test_draw_frequencies_equal_the_enumerated_posterior():
     v, draws = s.volume, 400
     counts = np.zeros((len(states), *SHAPE))
     for k in range(draws):
-        labels, _ = joint.draw(v, s.pi, groups, s.theta, fields, blank(), (11, k))
+        labels, _ = joint.draw(v, s.prior, groups, s.theta, fields, blank(), (11, k))
         state = index[labels.l, labels.z + labels.y]
         assert (state >= 0).all()  # forbidden states never occur
         np.add.at(counts, (state, *np.indices(SHAPE)), 1)
@@ -183,7 +187,7 @@ def test_drawn_moments_are_those_of_the_drawn_labels():
     s = scene()
     groups = joint.compile_groups(LABELS)
     fields = (np.full(SHAPE, 0.5, np.float32), np.zeros(SHAPE, np.float32))
-    labels, moments = joint.draw(s.volume, s.pi, groups, s.theta, fields, blank(), (5, 0))
+    labels, moments = joint.draw(s.volume, s.prior, groups, s.theta, fields, blank(), (5, 0))
     x = LABELS.x_of_l[labels.l]
     x[labels.z == 1], x[labels.y == 1] = LABELS.edema, LABELS.core
     D = np.where(s.seen, s.D, 0.0)
@@ -201,7 +205,10 @@ def test_components_are_drawn_by_their_responsibility():
     P = reference.mixture_prior(s.pi, groups)[groups.x_of_q]
     t, _ = reference.expectation(s.theta, np.where(s.seen, s.D, 0.0), P, s.seen)
     n = np.mean(
-        [joint.draw(s.volume, s.pi, groups, s.theta, (zero, zero), blank(), (3, k))[1].n for k in range(200)],
+        [
+            joint.draw(s.volume, s.prior, groups, s.theta, (zero, zero), blank(), (3, k))[1].n
+            for k in range(200)
+        ],
         0,
     )
     sd = np.sqrt((t * (1 - t)).sum((1, 2, 3)) / 200)
@@ -213,21 +220,23 @@ def test_fields_of_either_infinity_decide():
     groups = joint.compile_groups(LABELS)
     zero, never = np.zeros(SHAPE, np.float32), np.full(SHAPE, -np.inf, np.float32)
     for k in range(20):
-        labels, _ = joint.draw(s.volume, s.pi, groups, s.theta, (never, zero), blank(), (1, k))
+        labels, _ = joint.draw(s.volume, s.prior, groups, s.theta, (never, zero), blank(), (1, k))
         assert not labels.z.any()
     possible = (s.use != UNUSED) & (s.pi[..., LABELS.in_brain].sum(-1) > 0)
     always = np.where(possible, np.float32(np.inf), zero)
-    labels, _ = joint.draw(s.volume, s.pi, groups, s.theta, (always, -always), blank(), (1, 0))
+    labels, _ = joint.draw(s.volume, s.prior, groups, s.theta, (always, -always), blank(), (1, 0))
     assert labels.z[possible].all()
     assert not labels.y[possible].any()
-    labels, _ = joint.draw(s.volume, s.pi, groups, s.theta, (always, always), blank(), (1, 0))
+    labels, _ = joint.draw(s.volume, s.prior, groups, s.theta, (always, always), blank(), (1, 0))
     assert labels.y[possible].all()
     # a field that decides leaves the odds below it alone
     some = np.full(SHAPE, 0.4, np.float32)
     share = [
         np.mean(
             [
-                joint.draw(s.volume, s.pi, groups, s.theta, (f, some), blank(), (8, k))[0].y[possible].sum()
+                joint.draw(s.volume, s.prior, groups, s.theta, (f, some), blank(), (8, k))[0]
+                .y[possible]
+                .sum()
                 for k in range(40)
             ]
         )
@@ -241,13 +250,15 @@ def test_colors_partition_the_voxels_and_their_moments():
     groups = joint.compile_groups(LABELS)
     zero = np.zeros(SHAPE, np.float32)
     marked = joint.Labels(*(np.full(SHAPE, 77, np.uint8) for _ in range(3)))
-    parts = [joint.draw(s.volume, s.pi, groups, s.theta, (zero, zero), marked, (2, 9), c) for c in range(8)]
+    parts = [
+        joint.draw(s.volume, s.prior, groups, s.theta, (zero, zero), marked, (2, 9), c) for c in range(8)
+    ]
     drawn = np.array([labels.l != 77 for labels, _ in parts])
     np.testing.assert_array_equal(drawn.sum(0), s.use != UNUSED)
     x, y, z = np.indices(SHAPE)
     for c in range(8):
         assert not drawn[c][(4 * (x & 1) + 2 * (y & 1) + (z & 1)) != c].any()
-    _, moments = joint.draw(s.volume, s.pi, groups, s.theta, (zero, zero), marked, (2, 9))
+    _, moments = joint.draw(s.volume, s.prior, groups, s.theta, (zero, zero), marked, (2, 9))
     total = parts[0][1]
     for _, part in parts[1:]:
         total = total + part
@@ -264,7 +275,7 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     for threads in (1, 2):
         numba.set_num_threads(threads)
         moments, likelihood = joint.expect(s.volume, s.pi, groups, s.theta)
-        labels, drawn = joint.draw(s.volume, s.pi, groups, s.theta, (field, field), blank(), (4, 1))
+        labels, drawn = joint.draw(s.volume, s.prior, groups, s.theta, (field, field), blank(), (4, 1))
         sums = [getattr(m, f) for m in (moments, drawn) for f in SUMS]
         results.append([likelihood, labels.l, labels.z, labels.y, *sums])
     numba.set_num_threads(before)

@@ -29,7 +29,7 @@ from tumoar.model.gmm import Moments, Theta
 from tumoar.model.joint import Labels
 from tumoar.model.shape.base import ShapePrior, of_color
 from tumoar.model.theta_prior import ThetaPrior
-from tumoar.numerics.voxels import UNUSED, Groups, Volume
+from tumoar.numerics.voxels import UNUSED, Groups, Prior, Volume
 
 Field = npt.NDArray[np.float32]
 Held = npt.NDArray[np.int8]
@@ -43,14 +43,14 @@ class Chain:
     """What does not change: data, prior, shape priors, seed.
 
     Every `full_every`-th sweep considers tumor in all of `region`; those between consider tumor, and core,
-    only near voxels where it was likely the last time. `pi` (X, Y, Z, K) are the label probabilities at the
-    fitted nodes. Tumor is possible in `region`. Where `held_z` (X, Y, Z) is 0 or 1, z is held at that value;
+    only near voxels where it was likely the last time. `pi` holds the label probabilities at the fitted
+    nodes. Tumor is possible in `region`. Where `held_z` (X, Y, Z) is 0 or 1, z is held at that value;
     -1 leaves it free; y likewise.
     """
 
     labels: LabelTable
     volume: Volume
-    pi: npt.NDArray[np.float32]
+    pi: Prior
     prior: ThetaPrior
     shape_z: ShapePrior
     shape_y: ShapePrior
@@ -134,7 +134,8 @@ def prepare(
     first = start_labels(first, bright, spacing, np.random.default_rng([seed, 0]))
     first = _as_held(first, held_z, held_y, labels)
     region = (use != UNUSED) & (brain > 0)
-    chain = Chain(labels, volume, pi, prior, *shapes, region, seed, held_z, held_y, full_every)
+    own = joint.packed(volume, pi)
+    chain = Chain(labels, volume, own, prior, *shapes, region, seed, held_z, held_y, full_every)
     return chain, start(chain, released(fit.theta, fit.labels, labels), first)
 
 
@@ -160,14 +161,12 @@ def _as_held(labels: Labels, z: Held | None, y: Held | None, table: LabelTable) 
 def start(chain: Chain, theta: Theta, labels: Labels) -> State:
     """The state before the first sweep: t drawn given θ and the labels that Algorithm 1 takes as input."""
     columns = joint.classes(chain.labels)
-    onehot = np.zeros((*labels.l.shape, columns.max() + 1), np.float32)
-    np.put_along_axis(onehot, columns[labels.l][..., None], 1, -1)
+    onehot = columns.astype(np.uint8)[labels.l][..., None] == np.arange(columns.max() + 1, dtype=np.uint8)
     given = tuple(np.where(v == 1, np.float32(np.inf), np.float32(-np.inf)) for v in (labels.z, labels.y))
     groups = joint.compile_groups(chain.labels, columns)
     # the columns drawn are those of `onehot`: only the moments are new
-    _, moments = joint.draw(
-        chain.volume, onehot, groups, theta, (given[0], given[1]), labels, (chain.seed, 0)
-    )
+    pi = joint.packed(chain.volume, onehot)
+    _, moments = joint.draw(chain.volume, pi, groups, theta, (given[0], given[1]), labels, (chain.seed, 0))
     return State(0, theta, labels, moments, chain.everywhere)
 
 
@@ -183,8 +182,8 @@ def sweep(chain: Chain, state: State) -> tuple[State, Info]:
     if likely is not None:
         near = maximum_filter(np.maximum(likely, labels.z + labels.y), 2 * MARGIN + 1)
         active = np.where(chain.region, near, np.uint8(0))
-    changed = int(((labels.z != state.labels.z) | (labels.y != state.labels.y)).sum())
-    info = Info(number, int(labels.z.sum()), int(labels.y.sum()), changed)
+    changed = (labels.z + labels.y) != (state.labels.z + state.labels.y)
+    info = Info(number, *(int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed)))
     return State(number, theta, labels, moments, active), info
 
 
@@ -208,10 +207,11 @@ def draw_labels(
             chain.pi,
             chain.groups,
             theta,
-            (_held(z, tumor, chain.held_z), _held(y, core, chain.held_y)),
+            (_held(z, chain.held_z), _held(y, chain.held_y)),
             labels,
             key=(chain.seed, number * chain.colors + color),
             color=color if chain.colors > 1 else -1,
+            active=active,
             likely=likely,
         )
         parts.append(moments)
@@ -291,10 +291,10 @@ class Tally:
     def entropy(self) -> Field:
         """(X, Y, Z) nats: entropy of the votes on l plus that of the votes on none, edema and core."""
         out = np.zeros(len(self.at))
-        tumor = (self.samples - self.z.astype(int), self.z.astype(int) - self.y, self.y)
-        for votes in (*self.l, *tumor):
-            p = votes / max(self.samples, 1)
-            out -= p * np.log(np.where(p > 0, p, 1))
+        p = np.arange(self.samples + 1) / max(self.samples, 1)
+        nats = -p * np.log(np.where(p > 0, p, 1))
+        for votes in (*self.l, self.samples - self.z, self.z - self.y, self.y):
+            out += nats[votes]
         return self._full(out, np.float32)
 
     def drawn(self) -> Iterator[Votes]:
@@ -369,10 +369,9 @@ def _key(rng: np.random.Generator) -> int:
     return int(rng.integers(0, 2**63))
 
 
-def _held(field: Field, region: npt.NDArray[np.bool_], held: Held | None) -> Field:
-    """The field with tumor impossible outside the region, and decided where it is held."""
-    field = np.where(region, field, np.float32(-np.inf))
+def _held(field: Field, held: Held | None) -> Field:
+    """The field, decided where z or y is held."""
     if held is not None:
-        field[(held == 1) & region] = np.inf
+        field[held == 1] = np.inf
         field[held == 0] = -np.inf
     return field

@@ -81,9 +81,7 @@ def prepare(image: Image, window: tuple[float, float] | None = None) -> Prepared
     """
     data = np.asarray(image.data, np.float32)
     valid = np.isfinite(data) & (data > (window[0] if window else 0))
-    lo = np.array([where.min() for where in np.nonzero(valid)])
-    hi = np.array([where.max() + 1 for where in np.nonzero(valid)])
-    box = tuple(slice(a, b) for a, b in zip(lo, hi))
+    (box,) = ndimage.find_objects(valid.view(np.uint8))
     data, valid = data[box], valid[box]
     if window:
         values = np.clip(data, *window) - window[0]
@@ -92,7 +90,7 @@ def prepare(image: Image, window: tuple[float, float] | None = None) -> Prepared
         values = np.log(np.clip(np.where(valid, data, 0), high / MR_RANGE, high) * (MR_RANGE / high))
     values = np.where(valid, values, 0)
     affine = image.grid.affine.copy()
-    affine[:3, 3] = image.grid.world(lo)
+    affine[:3, 3] = image.grid.world(np.array([s.start for s in box]))
     grid = Grid(data.shape, affine)
     reduced = {mm: _reduced(values, valid, grid, mm) for mm in (COARSE, FINE)}
     fine, has_value = reduced[FINE]

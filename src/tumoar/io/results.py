@@ -18,7 +18,7 @@ import numpy as np
 from tumoar.assemble import to_input
 from tumoar.deliver import Delivered, cleaned, deliver, same_space
 from tumoar.errors import IntegrityError
-from tumoar.image import Grid
+from tumoar.image import Grid, Input
 from tumoar.io.manifest import (
     MANIFEST,
     REPORT,
@@ -29,7 +29,8 @@ from tumoar.io.manifest import (
     replace_text,
 )
 from tumoar.io.nifti import read_nifti, write_nifti
-from tumoar.labels import LabelTable, Structure, TumorClass
+from tumoar.labels import LabelTable, Organ, Structure, TumorClass
+from tumoar.numerics.threads import each
 from tumoar.quality import Note
 from tumoar.result import Segmentation, exclusive, organ_mask
 
@@ -130,43 +131,46 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
     write_nifti(work / "segmentation.nii.gz", main.labels, main.grid)
     entropy = to_input(result.entropy(), case, case.reference)
     write_nifti(work / "uncertainty.nii.gz", entropy, main.grid)
-    rows = []
-    tumor = main.votes.z == 1
-    for row in result.table.organs:
-        if options.organs and row.name not in options.organs:
-            continue
-        mask, parts, removed = cleaned(
-            organ_mask(result.table, row, main.votes), main.grid, options.least_cm3
-        )
-        write_nifti(work / "structures" / f"{row.name}.nii.gz", mask.astype(np.uint8), main.grid)
-        share = to_input(result.probability(row.name), case, case.reference)
-        write_nifti(work / "probabilities" / f"{row.name}.nii.gz", share, main.grid)
-        volume = result.volume(row.name)
-        low, high = volume.interval(0.90)
-        cubic = main.grid.voxel_volume / 1000
-        rows.append(
-            {
-                "name": row.name,
-                "mean_cm3": round(volume.mean, 4),
-                "sd_cm3": round(volume.sd, 4),
-                "p05_cm3": round(low, 4),
-                "p95_cm3": round(high, 4),
-                "outlined_cm3": round(float(mask.sum()) * cubic, 4),
-                "components": parts,
-                "removed_voxels": removed + result.left_out(row.name),
-                "under_tumor_cm3": round(float((mask & tumor).sum()) * cubic, 4) if row.structures else 0.0,
-            }
-        )
+    wanted = [o for o in result.table.organs if not options.organs or o.name in options.organs]
+    rows = each(lambda organ: _write_organ(work, result, main, organ, options.least_cm3), wanted)
     _require_sides(work, result, main)
     done: dict[str, Delivered] = {case.reference: main}
     for given in case.inputs:
         twin = next((n for n in done if same_space(result, n, given.name)), None)
         done[given.name] = done[twin] if twin else deliver(result, given.name)
-        path = work / "native" / f"{given.name}_segmentation.nii.gz"
-        write_nifti(path, done[given.name].labels, given.grid)
+    each(lambda given: _write_native(work, done[given.name], given), case.inputs)
     if options.samples:
         _write_samples(work / "samples", result)
     return rows
+
+
+def _write_organ(
+    work: Path, result: Segmentation, main: Delivered, organ: Organ, least_cm3: float
+) -> dict[str, Any]:
+    """An organ's mask and its share of the votes; returns its row of volumes.tsv."""
+    mask, parts, removed = cleaned(organ_mask(result.table, organ, main.votes), main.grid, least_cm3)
+    write_nifti(work / "structures" / f"{organ.name}.nii.gz", mask.astype(np.uint8), main.grid)
+    share = to_input(result.probability(organ.name), result.case, result.case.reference)
+    write_nifti(work / "probabilities" / f"{organ.name}.nii.gz", share, main.grid)
+    volume = result.volume(organ.name)
+    low, high = volume.interval(0.90)
+    cubic = main.grid.voxel_volume / 1000
+    under = float((mask & (main.votes.z == 1)).sum()) if organ.structures else 0.0
+    return {
+        "name": organ.name,
+        "mean_cm3": round(volume.mean, 4),
+        "sd_cm3": round(volume.sd, 4),
+        "p05_cm3": round(low, 4),
+        "p95_cm3": round(high, 4),
+        "outlined_cm3": round(float(mask.sum()) * cubic, 4),
+        "components": parts,
+        "removed_voxels": removed + result.left_out(organ.name),
+        "under_tumor_cm3": round(under * cubic, 4),
+    }
+
+
+def _write_native(work: Path, found: Delivered, given: Input) -> None:
+    write_nifti(work / "native" / f"{given.name}_segmentation.nii.gz", found.labels, given.grid)
 
 
 def _write_samples(folder: Path, result: Segmentation) -> None:

@@ -16,7 +16,7 @@ from tumoar.labels import LabelTable
 from tumoar.model.bias import cosines
 from tumoar.model.gmm import Moments, Theta
 from tumoar.numerics import voxels, voxels_draw, voxels_em
-from tumoar.numerics.voxels import Gaussians, Groups, Volume
+from tumoar.numerics.voxels import Gaussians, Groups, Prior, Volume
 
 Array = npt.NDArray[np.floating]
 Mask = npt.NDArray[np.uint8]
@@ -56,6 +56,11 @@ def volume(D: Array, use: Mask) -> Volume:
     """Transformed intensities D (N, X, Y, Z) float32, and how each voxel takes part (`voxels.WITH_DATA`)."""
     a, b, c = (cosines(n) for n in use.shape)
     return voxels.volume(D, use, (a, b, c))
+
+
+def packed(v: Volume, pi: npt.NDArray) -> Prior:
+    """π (X, Y, Z, columns) as `draw` reads it."""
+    return voxels.pack(v, pi)
 
 
 def classes(labels: LabelTable) -> npt.NDArray[np.int64]:
@@ -102,24 +107,28 @@ def expect(v: Volume, pi: Array, groups: Groups, theta: Theta) -> tuple[Moments,
 
 def draw(
     v: Volume,
-    pi: Array,
+    pi: Prior,
     groups: Groups,
     theta: Theta,
     fields: tuple[Array, Array],
     before: Labels,
     key: tuple[int, int],
     color: int = -1,
+    active: Mask | None = None,
     likely: Mask | None = None,
 ) -> tuple[Labels, Moments]:
     """(l, z, y) ~ Eq. (7) jointly with t ~ Eq. (A.1), and the moments of that t.
 
     `fields` are the log-odds that the shape priors give z and y, (X, Y, Z) float32; either infinity decides.
-    `key` is a seed and a number of the pass. Voxels that take no part, or are not of `color`, keep their
-    labels from `before`. `likely` (X, Y, Z) uint8, if given, is set to 1 where tumor was not out of the
-    question, to 2 where core was not.
+    Tumor is considered where `active` (X, Y, Z) is 1 or 2, core where it is 2; without it, everywhere. `key`
+    is a seed and a number of the pass. Voxels that take no part, or are not of `color`, keep their labels
+    from `before`. `likely` (X, Y, Z) uint8, if given, is set to 1 where tumor was not out of the question, to
+    2 where core was not.
     """
+    active = np.full(v.use.shape, 2, np.uint8) if active is None else active
     out = (before.l.copy(), before.z.copy(), before.y.copy())
-    sums = voxels_draw.draw(v, pi, groups, _gaussians(v, theta), fields, key, out, color, likely)
+    g = _gaussians(v, theta)
+    sums = voxels_draw.draw(v, pi, groups, g, fields, active, key, out, color, likely)
     return Labels(*out), Moments(*sums)
 
 

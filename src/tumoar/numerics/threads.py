@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
 import numba as nb
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 MOST: int = nb.get_num_threads()
 """As many as the process was started with."""
@@ -13,3 +20,21 @@ def use_threads(count: int | None) -> int:
     if count is not None:
         nb.set_num_threads(max(1, min(count, MOST)))
     return int(nb.get_num_threads())
+
+
+def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """function(item) of all items, in their order, on as many threads as the kernels use.
+
+    For work that releases the interpreter, and calls no parallel kernel: these must not meet. The first
+    failure in the order of the items is raised, and what has not begun by then is left undone.
+    """
+    threads = int(nb.get_num_threads())
+    if threads == 1:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(threads) as pool:
+        tasks = [pool.submit(function, item) for item in items]
+        try:
+            return [task.result() for task in tasks]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

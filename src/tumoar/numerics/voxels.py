@@ -70,6 +70,14 @@ class Gaussians(NamedTuple):
     C: Array  # (N, 4, 4, 4) float32
 
 
+class Prior(NamedTuple):
+    """A prior that many passes read: its columns row by row, those without any left out; made by `pack`."""
+
+    start: npt.NDArray[np.int64]  # (X, Y) where a row begins in `value`
+    seen: npt.NDArray[np.bool_]  # (X, Y, columns) whether a column is above 0 somewhere in the row
+    value: Array  # (n,) float32: from the first to the last voxel in use of each row, column by column
+
+
 class Sums(NamedTuple):
     """What a pass adds up, slab by slab and component by component, of the data minus the center e."""
 
@@ -117,6 +125,43 @@ def volume(D: Array, use: npt.NDArray[np.uint8], cosines: tuple[Array, Array, Ar
         cos_y,
         np.ascontiguousarray(cos_z.T),
     )
+
+
+def pack(v: Volume, pi: npt.NDArray) -> Prior:
+    """The prior pi (X, Y, Z, columns) of a volume's voxels in use."""
+    seen = np.zeros((*v.use.shape[:2], pi.shape[3]), np.bool_)
+    _find_seen(v.begin, v.end, pi, seen)
+    length = (v.end - v.begin) * seen.sum(2)
+    start = np.cumsum(length.ravel()).reshape(length.shape) - length
+    out = Prior(start, seen, np.empty(int(length.sum()), np.float32))
+    _fill_rows(v.begin, v.end, pi, *out)
+    return out
+
+
+@nb.njit(parallel=True, cache=True)
+def _find_seen(begin, end, pi, seen):
+    for x in nb.prange(pi.shape[0]):
+        for y in range(pi.shape[1]):
+            for z in range(begin[x, y], end[x, y]):
+                for k in range(pi.shape[3]):
+                    seen[x, y, k] |= pi[x, y, z, k] > 0
+
+
+@nb.njit(parallel=True, cache=True)
+def _fill_rows(begin, end, pi, start, seen, value):
+    for x in nb.prange(pi.shape[0]):
+        for y in range(pi.shape[1]):
+            _fill_row(pi[x, y, begin[x, y] : end[x, y]], seen[x, y], value[start[x, y] :])
+
+
+@nb.njit(cache=True)
+def _fill_row(pi, seen, value):
+    at = 0
+    for k in range(pi.shape[1]):
+        if seen[k]:
+            for i in range(len(pi)):
+                value[at + i] = pi[i, k]
+            at += len(pi)
 
 
 def gaussians(weight: Array, mu: Array, Sigma: Array, C: Array, center: Array) -> Gaussians:
@@ -167,8 +212,8 @@ def finish(sums: Sums, v: Volume) -> tuple[Array, Array, Array, Array, Array]:
     upper = np.triu_indices(N)
     ee[:, upper[0], upper[1]] = ee[:, upper[1], upper[0]] = total[:, N + 1 :]
     cross = e[:, :, None] * m
-    cos = np.einsum("xa,xqbc->qabc", cos_x, sums.cos)
-    data_cos = np.einsum("xa,xqnbc->qnabc", cos_x[:, :FUNCTIONS], sums.data_cos)
+    cos = np.moveaxis(np.tensordot(cos_x, sums.cos, (0, 0)), 0, 1)
+    data_cos = np.moveaxis(np.tensordot(cos_x[:, :FUNCTIONS], sums.data_cos, (0, 0)), 0, 2)
     low = cos[:, None, :FUNCTIONS, :FUNCTIONS, :FUNCTIONS]
     return (
         n,
@@ -242,16 +287,42 @@ def load_prior(pi, groups, x, y, b, w, padded, row):
         for i in range(padded):  # apart, so that it vectorizes
             total += p[i]
         row.seen[k] = total > 0
+    _mix_columns(groups, padded, row)
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+def load_packed(prior, groups, x, y, w, padded, row):
+    """The same from a prior that is packed."""
+    at = prior.start[x, y]
+    for k in range(prior.seen.shape[2]):
+        if prior.seen[x, y, k]:
+            p, source = row.p[k], prior.value[at : at + w]
+            for i in range(w):
+                p[i] = source[i]
+            for i in range(w, padded):
+                p[i] = _f(0)
+            at += w
+        elif row.seen[k]:  # in the row before
+            row.p[k] = _f(0)
+        row.seen[k] = prior.seen[x, y, k]
+    _mix_columns(groups, padded, row)
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+def _mix_columns(groups, padded, row):
     for m in range(len(groups.level)):
         P = row.P[m]
-        P[:padded] = _f(0)
         row.on[m] = False
         for j in range(groups.start[m], groups.start[m + 1]):
             if row.seen[groups.column[j]] and groups.weight[j] > 0:
                 weight, p = groups.weight[j], row.p[groups.column[j]]
+                if row.on[m]:
+                    for i in range(padded):
+                        P[i] += weight * p[i]
+                else:
+                    for i in range(padded):
+                        P[i] = weight * p[i]
                 row.on[m] = True
-                for i in range(padded):
-                    P[i] += weight * p[i]
 
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)

@@ -14,30 +14,27 @@ import numpy.typing as npt
 from tumoar.numerics.random import stream_key, uniform
 from tumoar.numerics.voxels import (
     FLAGS,
+    FUNCTIONS,
+    HARMONICS,
     UNUSED,
     WITH_DATA,
     Array,
     Gaussians,
     Groups,
+    Prior,
     Volume,
     densities,
     exp,
     find_top,
     finish,
     load_data,
+    load_packed,
     load_prior,
     no_sums,
     over_slabs,
     row_buffers,
 )
-from tumoar.numerics.voxels_em import (
-    add_row,
-    feature_lines,
-    features,
-    memberships,
-    products,
-    require_prior,
-)
+from tumoar.numerics.voxels_em import memberships, require_prior
 
 _f = np.float32
 _VARIABLE = 7
@@ -51,10 +48,11 @@ Mask = npt.NDArray[np.uint8]
 
 def draw(
     v: Volume,
-    pi: Array,
+    prior: Prior,
     groups: Groups,
     g: Gaussians,
     fields: tuple[Array, Array],
+    active: Mask,
     key: tuple[int, int],
     out: tuple[Mask, Mask, Mask],
     color: int = -1,
@@ -62,16 +60,17 @@ def draw(
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Draws into out = (column, level >= 1, level == 2), each (X, Y, Z) uint8; returns n, d, dd, cos, dcos.
 
-    `fields` (X, Y, Z) float32 are added to the log prior of level >= 1 and of level 2; either infinity
-    decides. `key` is a seed and a counter of passes. `color` 0 to 7 draws only voxels of that parity of (x,
-    y, z), so that neighbors rest.
-    `likely`, if given, is set to the highest level that was reached with a probability of at least LIKELY.
+    `active` (X, Y, Z) is the highest level that is considered. `fields` (X, Y, Z) float32 are added to the
+    log prior of level >= 1 and of level 2, and read only where these are considered; either infinity decides.
+    `key` is a seed and a counter of passes. `color` 0 to 7 draws only voxels of that parity of (x, y, z), so
+    that neighbors rest. `likely`, if given, is set to the highest level that was reached with a probability
+    of at least LIKELY.
     """
     likely = np.zeros((0, 0, 0), np.uint8) if likely is None else likely
     sums = no_sums(v, len(groups.x_of_q))
     lost = np.zeros(len(sums.data), np.int64)
     seed, counter = np.uint64(key[0]), np.int64(key[1])
-    over_slabs(_draw, v, pi, groups, g, fields, seed, counter, color, out, likely, sums, lost)
+    over_slabs(_draw, v, prior, groups, g, fields, active, seed, counter, color, out, likely, sums, lost)
     require_prior(lost)
     return finish(sums, v)
 
@@ -82,15 +81,19 @@ def most_probable(v: Volume, pi: Array, groups: Groups, g: Gaussians, out: tuple
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)
-def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color, out, likely, sums, lost):
+def _draw(
+    first, last, v, channels, prior, groups, g, fields, active, seed, counter, color, out, likely, sums, lost
+):  # fmt: skip
     N, Q, Y, Z = len(channels), len(groups.x_of_q), v.use.shape[1], v.use.shape[2]
-    row = row_buffers(N, pi.shape[3], len(groups.level), Q, Z)
+    row = row_buffers(N, prior.seen.shape[2], len(groups.level), Q, Z)
+    field_1, field_2 = np.zeros(row.e.shape[1], _f), np.zeros(row.e.shape[1], _f)
     threshold = np.zeros(row.e.shape[1], _f)
     chosen = np.zeros(row.e.shape[1], np.int32)
-    active = np.zeros(Q, np.int64)
-    seen = np.zeros(row.e.shape[1], _f)
-    lines = feature_lines(N, row.e.shape[1])
-    product = np.zeros(len(lines), _f)
+    on = np.zeros(Q, np.int64)
+    only = np.zeros(len(groups.level), np.int64)
+    cosines = _turned(v.cos_z)
+    drawn = np.zeros(Q * _line_length(N), _f)
+    e = row.e.reshape(-1)
     column, one, two = out
     for at in range((last - first) * Y):
         x, y = first + at // Y, at % Y
@@ -99,11 +102,13 @@ def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color,
         b, w, padded = load_data(v, g, x, y, row)
         if w == 0:
             continue
-        load_prior(pi, groups, x, y, b, w, padded, row)
-        field_1, field_2 = fields[0][x, y, b : b + w], fields[1][x, y, b : b + w]
-        _switch_off(groups, field_1, field_2, row)
+        load_packed(prior, groups, x, y, w, padded, row)
+        highest = _load_fields(fields, active[x, y, b : b + w], x, y, b, field_1, field_2)
+        for m in range(len(groups.level)):
+            row.on[m] &= groups.level[m] <= highest
         densities(channels, g, groups.x_of_q, v.use[x, y, b : b + w], padded, row)
-        _add_fields(groups, field_1, field_2, w, row)
+        if highest > 0:
+            _add_fields(groups, field_1, field_2, w, row)
         find_top(groups.x_of_q, padded, row)
         memberships(groups.x_of_q, padded, row)
         if likely.size > 0:
@@ -111,8 +116,8 @@ def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color,
         k0, k1 = stream_key(seed, counter, _VARIABLE, x * Y + y)
         for i in range(w):
             threshold[i] = uniform(k0, k1, 2 * (b + i)) * row.total[i]
-        count = _choose(groups.x_of_q, padded, row, threshold, chosen, active)
-        seen[:padded] = _f(0)
+        count = _choose(groups.x_of_q, padded, row, threshold, chosen, on)
+        _only_columns(groups, row.seen, only)
         for i in range(w):
             z = b + i
             if v.use[x, y, z] == UNUSED or (color >= 0 and (z & 1) != (color & 1)):
@@ -120,40 +125,96 @@ def _draw(first, last, v, channels, pi, groups, g, fields, seed, counter, color,
             if row.total[i] <= 0:
                 lost[x] += 1
                 continue
-            chosen[i] = min(chosen[i], count - 1)
-            m = groups.x_of_q[active[chosen[i]]]
+            q = on[min(chosen[i], count - 1)]
+            m = groups.x_of_q[q]
             one[x, y, z] = groups.level[m] >= 1
             two[x, y, z] = groups.level[m] == 2
-            column[x, y, z] = _column(groups, m, row, i, uniform(k0, k1, 2 * z + 1))
-            seen[i] = _f(v.use[x, y, z] == WITH_DATA)
-        features(v.cos_z, row.e, N, b, w, lines)
+            column[x, y, z] = only[m]
+            if only[m] < 0:
+                column[x, y, z] = _column(groups, m, row, i, uniform(k0, k1, 2 * z + 1))
+            if v.use[x, y, z] == WITH_DATA:
+                _add_voxel(N, e, row.e.shape[1], i, cosines, 8 * z, drawn, q * _line_length(N))
         for c in range(count):
-            q = active[c]
-            if _indicate(chosen, c, seen, padded, row.ll[q]):
-                products(row.ll[q], seen, lines, padded, product)
-                add_row(product, v.cos_y[y], N, sums.data[x, q], sums.cos[x, q], sums.data_cos[x, q])
-
-
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
-def _indicate(chosen, c, seen, padded, out):
-    """Which voxels of a row chose c, into out; whether any with data did."""
-    some = _f(0)
-    for i in range(padded):
-        out[i] = _f(chosen[i] == c)
-        some += out[i] * seen[i]
-    return some > 0
+            q = on[c]
+            line = drawn[q * _line_length(N) : (q + 1) * _line_length(N)]
+            if line[0] > 0:
+                _add_line(line, v.cos_y[y], N, sums.data[x, q], sums.cos[x, q], sums.data_cos[x, q])
+                line[:] = _f(0)
 
 
 @nb.njit(cache=True, error_model="numpy")
-def _switch_off(groups, field_1, field_2, row):
-    """Levels that their fields forbid in all of the row need not be looked at."""
-    some_1 = some_2 = False
-    for i in range(len(field_1)):
-        some_1 |= field_1[i] > -np.inf
-        some_2 |= field_2[i] > -np.inf
-    for m in range(len(groups.level)):
-        if (groups.level[m] >= 1 and not some_1) or (groups.level[m] == 2 and not some_2):
-            row.on[m] = False
+def _turned(cos_z):
+    """(8 Z,) cosines voxel by voxel, a zero after each seven."""
+    out = np.zeros((cos_z.shape[1], 8), _f)
+    out[:, :HARMONICS] = cos_z.T
+    return out.reshape(-1)
+
+
+@nb.njit(inline="always")
+def _line_length(N):
+    """Numbers that a component gathers along a row: cosines, a zero, e_n cos_k (k < 4), e_m e_n (m <= n)."""
+    return HARMONICS + 1 + FUNCTIONS * N + N * (N + 1) // 2
+
+
+@nb.njit(inline="always", error_model="numpy", fastmath=FLAGS)
+def _add_voxel(N, e, Z, i, cosines, c, drawn, at):
+    """Adds voxel i to the line of its component; each four are loaded before they are stored, as arrays could
+    overlap."""
+    Z, i, c, o = np.uint64(Z), np.uint64(i), np.uint64(c), np.uint64(at)
+    c0, c1, c2, c3 = cosines[c], cosines[c + 1], cosines[c + 2], cosines[c + 3]
+    c4, c5, c6 = cosines[c + 4], cosines[c + 5], cosines[c + 6]
+    a0, a1, a2, a3 = drawn[o] + c0, drawn[o + 1] + c1, drawn[o + 2] + c2, drawn[o + 3] + c3
+    a4, a5, a6 = drawn[o + 4] + c4, drawn[o + 5] + c5, drawn[o + 6] + c6
+    drawn[o], drawn[o + 1], drawn[o + 2], drawn[o + 3] = a0, a1, a2, a3
+    drawn[o + 4], drawn[o + 5], drawn[o + 6] = a4, a5, a6
+    o += np.uint64(8)
+    for n in range(N):
+        d = e[np.uint64(n) * Z + i]
+        a0, a1 = drawn[o] + d * c0, drawn[o + 1] + d * c1
+        a2, a3 = drawn[o + 2] + d * c2, drawn[o + 3] + d * c3
+        drawn[o], drawn[o + 1], drawn[o + 2], drawn[o + 3] = a0, a1, a2, a3
+        o += np.uint64(4)
+    for m in range(N):
+        d = e[np.uint64(m) * Z + i]
+        for n in range(m, N):
+            drawn[o] += d * e[np.uint64(n) * Z + i]
+            o += np.uint64(1)
+
+
+@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+def _add_line(line, cos_y, N, data, cos, data_cos):
+    """Adds what a component gathered along a row to the sums of its slab."""
+    first, squares = HARMONICS + 1, HARMONICS + 1 + FUNCTIONS * N
+    data[0] += line[0]
+    for n in range(N):
+        data[1 + n] += line[first + FUNCTIONS * n]
+    for k in range(N * (N + 1) // 2):
+        data[1 + N + k] += line[squares + k]
+    for b in range(HARMONICS):
+        for k in range(HARMONICS):
+            cos[b, k] += cos_y[b] * line[k]
+    for n in range(N):
+        for b in range(FUNCTIONS):
+            for k in range(FUNCTIONS):
+                data_cos[n, b, k] += cos_y[b] * line[first + FUNCTIONS * n + k]
+
+
+@nb.njit(cache=True, error_model="numpy")
+def _load_fields(fields, active, x, y, b, field_1, field_2):
+    """Fields of a row, -inf where a level is not considered; the highest level that one of them allows."""
+    most = 0
+    for i in range(len(active)):
+        most = max(most, active[i])
+    if most == 0:
+        return 0
+    source_1, source_2 = fields[0][x, y, b:], fields[1][x, y, b:]
+    highest = 0
+    for i in range(len(active)):
+        field_1[i] = source_1[i] if active[i] >= 1 else -np.inf
+        field_2[i] = source_2[i] if active[i] >= 2 else -np.inf
+        if field_1[i] > -np.inf:
+            highest = max(highest, 2 if field_2[i] > -np.inf else 1)
+    return highest
 
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
@@ -193,7 +254,7 @@ def _mark_likely(groups, w, row, mass, likely):
 
 
 @nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
-def _choose(x_of_q, padded, row, threshold, chosen, active):
+def _choose(x_of_q, padded, row, threshold, chosen, on):
     """Which active component the threshold falls in: the number of cumulative sums at or below it."""
     cumulative = row.top  # no longer needed
     cumulative[:padded] = _f(0)
@@ -201,13 +262,26 @@ def _choose(x_of_q, padded, row, threshold, chosen, active):
     count = 0
     for q in range(len(x_of_q)):
         if row.on[x_of_q[q]]:
-            active[count] = q
+            on[count] = q
             count += 1
             ll = row.ll[q]
             for i in range(padded):
                 cumulative[i] += ll[i]
                 chosen[i] += np.int32(threshold[i] >= cumulative[i])
     return count
+
+
+@nb.njit(cache=True, error_model="numpy")
+def _only_columns(groups, seen, only):
+    """The column of each mixture that has but one in this row; -1 for others."""
+    for m in range(len(only)):
+        count = 0
+        for j in range(groups.start[m], groups.start[m + 1]):
+            if seen[groups.column[j]] and groups.weight[j] > 0:
+                only[m] = groups.column[j]
+                count += 1
+        if count != 1:
+            only[m] = -1
 
 
 @nb.njit(cache=True, error_model="numpy")

@@ -16,7 +16,7 @@ from tumoar.labels import LabelTable, Organ
 from tumoar.quality import Note
 from tumoar.report.intensity import bias_fields, intensity_models
 from tumoar.report.pictures import pictures
-from tumoar.report.volumes import center, contrast_volumes, label_volume, map_volumes
+from tumoar.report.volumes import center, contrast_volumes, label_volume, map_volumes, windowed
 from tumoar.result import Segmentation
 
 FORMAT = 1
@@ -31,7 +31,7 @@ def report_data(result: Segmentation, notes: Sequence[Note], manifest: Mapping[s
     dose curves under "dose", if there are any: a list of {"name", "color", "dose" (Gy), "volume" (%)}, with
     "low" and "high" (%) for a band, and under "limits" the rows of limits.tsv.
     """
-    grid, legend = result.case.grid, _legend(result)
+    grid, legend, images = result.case.grid, _legend(result), windowed(result)
     return {
         "format": FORMAT,
         "status": "NEEDS REVIEW" if notes else "OK",
@@ -39,7 +39,7 @@ def report_data(result: Segmentation, notes: Sequence[Note], manifest: Mapping[s
         "notes": [{"id": note.id, "text": note.text} for note in notes],
         "grid": {"shape": list(grid.shape), "affine": grid.affine.tolist()},
         "center": grid.world(center(result)).tolist(),
-        "contrasts": contrast_volumes(result),
+        "contrasts": contrast_volumes(result, images),
         "labels": label_volume(result),
         "maps": map_volumes(result, {o.name: organ_color(result.table, o) for o in result.table.organs}),
         "legend": legend,
@@ -49,7 +49,7 @@ def report_data(result: Segmentation, notes: Sequence[Note], manifest: Mapping[s
         "inputs": [_registration(given, result.case) for given in result.case.inputs],
         "placement": {name: float(value) for name, value in result.placement.quality.items()},
         "convergence": _convergence(result),
-        "pictures": pictures(result, legend),
+        "pictures": pictures(result, images, legend),
         "dose": [dict(curve) for curve in manifest.get("dose", ())],
         "limits": [dict(row) for row in manifest.get("limits", ())],
         "settings": {**_flat(result.config.model_dump(mode="json")), "seed": result.seed},

@@ -13,6 +13,7 @@ from tumoar.image import HOUNSFIELD_UNIT
 from tumoar.labels import LabelTable
 from tumoar.model.bias import field
 from tumoar.model.gmm import Theta
+from tumoar.numerics.threads import each
 from tumoar.report.pictures import diverging, plane
 from tumoar.report.volumes import brain, center, unit
 from tumoar.result import Segmentation
@@ -55,26 +56,24 @@ def bias_fields(result: Segmentation) -> list[dict[str, Any]]:
 
     The field is known up to a constant; it is shown around its median in the brain.
     """
-    inside, out = brain(result), []
-    at = center(result)
-    for n, contrast in enumerate(result.case.contrasts):
-        if not contrast.bias_field or not inside.any():
-            continue
+    inside, at = brain(result), center(result)
+
+    def one(n: int) -> dict[str, Any]:
         b = _bias(result.theta, n, result.case.grid.shape)
         b = b - np.median(b[inside])
         low, high = np.percentile(b[inside], [1, 99])
         reach = max(abs(low), abs(high), 0.05)
         shown = np.where(result.case.valid[n], b / reach, np.nan)
-        out.append(
-            {
-                "name": contrast.name,
-                "low": float(np.exp(low)),
-                "high": float(np.exp(high)),
-                "reach": float(np.exp(reach)),
-                "png": diverging(plane(shown, 2, int(at[2]))),
-            }
-        )
-    return out
+        return {
+            "name": result.case.contrasts[n].name,
+            "low": float(np.exp(low)),
+            "high": float(np.exp(high)),
+            "reach": float(np.exp(reach)),
+            "png": diverging(plane(shown, 2, int(at[2]))),
+        }
+
+    known = [n for n, c in enumerate(result.case.contrasts) if c.bias_field and inside.any()]
+    return each(one, known)
 
 
 def _bias(theta: Theta, n: int, shape: tuple[int, ...]) -> npt.NDArray[np.floating]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import PIL.Image
 from scipy import ndimage as ndi
 
-from tumoar.report.volumes import center, windowed
+from tumoar.report.volumes import Windowed, center
 from tumoar.result import Segmentation
 
 Array = npt.NDArray[Any]
@@ -19,6 +20,8 @@ ZOOM = 2
 """Pixels per voxel: an outline takes one pixel."""
 SHADE = 0.55
 """Pixels beside an outline are darkened by this factor, so that a white one shows on bright tumor."""
+DIVERGING = ((5, 247, 103), (48, 247, 0), (97, 247, 31))
+"""Red, green and blue of −1, 0 and 1: from dark blue over white to dark red."""
 PLANES = (("axial", 2), ("coronal", 1), ("sagittal", 0))
 
 
@@ -27,13 +30,15 @@ def plane(volume: Array, axis: int, at: int) -> Array:
     return np.swapaxes(np.take(volume, at, axis), 0, 1)[::-1, ::-1]
 
 
-def pictures(result: Segmentation, legend: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def pictures(
+    result: Segmentation, images: list[Windowed], legend: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Each contrast in three planes, with the outlines of what the legend shows from the start."""
     shown = [row for row in legend if row["shown"]]
     at, colors = center(result), _colors(shown)
     labels = np.where(np.isin(result.labels, [row["index"] for row in shown]), result.labels, 0)
     out = []
-    for contrast, (image, _) in zip(result.case.contrasts, windowed(result)):
+    for contrast, (image, _) in zip(result.case.contrasts, images):
         for name, axis in PLANES:
             gray = _zoomed(plane(image, axis, int(at[axis])))
             parts = _zoomed(plane(labels, axis, int(at[axis])))
@@ -56,19 +61,16 @@ def outlines(labels: Array) -> npt.NDArray[np.bool_]:
 
 def diverging(values: Array) -> str:
     """A PNG of values from −1 to 1, clear where there are none."""
-    import matplotlib
-
-    rgba = matplotlib.colormaps["RdBu_r"](np.clip((np.nan_to_num(values) + 1) / 2, 0, 1), bytes=True)
-    rgba[np.isnan(values), 3] = 0
-    return png(rgba)
+    known = np.isfinite(values)
+    shares = np.nan_to_num(values)
+    colors = [np.interp(shares, (-1, 0, 1), channel) for channel in DIVERGING]
+    return png(np.stack([*colors, np.where(known, 255, 0)], -1).astype(np.uint8))
 
 
 def png(pixels: Array) -> str:
     """Base64 of a PNG of bytes (rows, columns, 3 or 4)."""
-    from matplotlib.image import imsave
-
     out = BytesIO()
-    imsave(out, np.ascontiguousarray(pixels), format="png")
+    PIL.Image.fromarray(np.ascontiguousarray(pixels)).save(out, "png")
     return b64encode(out.getvalue()).decode("ascii")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,12 @@ import numpy.typing as npt
 
 from tumoar.contrasts import Contrast
 from tumoar.image import HOUNSFIELD_UNIT, Grid
+from tumoar.numerics.threads import each
 from tumoar.result import Segmentation
 
 Bytes = npt.NDArray[np.uint8]
 Field = npt.NDArray[np.floating]
+Windowed = tuple[Bytes, tuple[float, float]]
 
 BUDGET = 15e6
 """Bytes of all contrasts together, compressed: a page of them stays below 25 MB."""
@@ -51,33 +53,39 @@ def center(result: Segmentation) -> npt.NDArray[np.int64]:
     return np.array(result.case.grid.shape) // 2
 
 
-def windowed(result: Segmentation) -> list[tuple[Bytes, tuple[float, float]]]:
+def windowed(result: Segmentation) -> list[Windowed]:
     """Each contrast as bytes from black to white, and the intensities that these stand for."""
-    inside, out = brain(result), []
-    for D, contrast in zip(result.case.D, result.case.contrasts):
-        values = intensities(D, contrast)
+    inside = brain(result)
+
+    def one(n: int) -> Windowed:
+        contrast = result.case.contrasts[n]
+        values = intensities(result.case.D[n], contrast)
         low, high = CT_WINDOW
         if contrast.is_mr:
             seen = values[inside & np.isfinite(values)] if inside.any() else values[np.isfinite(values)]
             tissue = values[values > AIR * np.median(seen)] if len(seen) else np.array([0.0, 1.0])
             low, high = (float(v) for v in np.percentile(tissue, PERCENTILES))
         scaled = np.clip((values - low) / max(high - low, 1e-12), 0, 1)
-        out.append((np.rint(255 * np.nan_to_num(scaled)).astype(np.uint8), (low, high)))
-    return out
+        return np.rint(255 * np.nan_to_num(scaled)).astype(np.uint8), (low, high)
+
+    return each(one, range(len(result.case.contrasts)))
 
 
-def contrast_volumes(result: Segmentation) -> list[dict[str, Any]]:
+def contrast_volumes(result: Segmentation, images: list[Windowed]) -> list[dict[str, Any]]:
     """The contrasts, with as many levels of gray as the page can carry."""
-    images = windowed(result)
     for levels in GRAY_LEVELS:
-        step = 256 // levels
-        packed = [pack(image // step * step, result.case.grid) for image, _ in images]
+        packed = each(_with_levels(levels, result.case.grid), [image for image, _ in images])
         if sum(map(len, packed)) <= BUDGET * 4 / 3:
             break
     return [
         {"name": contrast.name, "window": list(window), "nifti": nifti}
         for contrast, (_, window), nifti in zip(result.case.contrasts, images, packed)
     ]
+
+
+def _with_levels(levels: int, grid: Grid) -> Callable[[Bytes], str]:
+    step = 256 // levels
+    return lambda image: pack(image // step * step, grid)
 
 
 def label_volume(result: Segmentation) -> str:
@@ -87,16 +95,20 @@ def label_volume(result: Segmentation) -> str:
 
 def map_volumes(result: Segmentation, colors: Mapping[str, str]) -> list[dict[str, Any]]:
     """Vote fractions of each organ (255 is certain) and entropy (255 is the value of `top`, in nats)."""
-    grid, rows = result.case.grid, []
-    for organ in result.table.organs:
-        probability = result.probability(organ.name)
-        if probability.any():
-            nifti = pack(np.rint(255 * probability).astype(np.uint8), grid)
-            rows.append({"name": organ.name, "color": colors[organ.name], "top": 1.0, "nifti": nifti})
+    grid = result.case.grid
+
+    def row(name: str) -> dict[str, Any] | None:
+        probability = result.probability(name)
+        if not probability.any():
+            return None
+        nifti = pack(np.rint(255 * probability).astype(np.uint8), grid)
+        return {"name": name, "color": colors[name], "top": 1.0, "nifti": nifti}
+
+    rows = each(row, [organ.name for organ in result.table.organs])
     entropy = result.entropy()
     top = max(float(entropy.max()), 1e-6)
     nifti = pack(np.rint(255 / top * entropy).astype(np.uint8), grid)
-    return [*rows, {"name": "entropy", "color": None, "top": top, "nifti": nifti}]
+    return [*filter(None, rows), {"name": "entropy", "color": None, "top": top, "nifti": nifti}]
 
 
 def pack(volume: Bytes, grid: Grid, intent: str = "none") -> str:

@@ -98,6 +98,10 @@ def flipped(number):
     return pair
 
 
+def test_a_mirrored_channel_of_a_head_that_lies_straight_is_told():
+    assert said(flipped(6)) == {"B36"}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_sixty_mirrored_channels(record_property):
@@ -132,10 +136,15 @@ def test_a_t2_given_as_t1c_is_told():
     assert not is_named_wrongly(case)
 
 
+def test_a_flair_given_as_t1c_is_told():
+    case = small_head.case()
+    assert is_named_wrongly(replace(case, contrasts=case.contrasts[::-1]))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_fifty_swapped_channels(record_property):
     for number in range(50):
-        case = t2_like(number)
+        case = t2_like(number) if number % 2 else small_head.case(seed=number)
         assert is_named_wrongly(replace(case, contrasts=case.contrasts[::-1])), number
     record_property("tried", 50)

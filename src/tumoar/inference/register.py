@@ -34,7 +34,6 @@ PROBE = 4.0  # mm, and degrees, from which a solution must be found again
 MR_RANGE = 20.0  # ratio of the brightest to the darkest intensity told apart
 CLEARLY = 1.03  # how much more information makes a mirrored image the better one
 CLEAR = 0.5  # mm of spread that leave no doubt
-SHARP = 0.15  # mm; mirror images are not found again that closely
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +145,10 @@ def refine(fixed: Prepared, moving: Prepared, start: Matrix) -> Registration:
 
 
 def looks_mirrored(fixed: Prepared, moving: Prepared, straight: Registration) -> bool:
-    """Whether `moving` fits clearly better with left and right exchanged than as it is."""
-    if straight.spread < SHARP:
-        return False
+    """Whether `moving` fits clearly better with left and right exchanged than as it is.
+
+    A head that lies straight is found again closely even where it is mirrored: only the comparison tells.
+    """
     flipped = mirrored(moving)
     best, _ = _optimized(fixed, flipped, _start(fixed, flipped, STRAIGHT), FINE)
     return information(fixed, flipped, best) > CLEARLY * straight.information

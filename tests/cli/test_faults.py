@@ -53,14 +53,14 @@ def test_killed_while_publishing(result, tmp_path, scope, request, record_proper
     steps = steps_of(writing(result, fresh / "out", "new"), every(request))
     record_property("tried", 2 * len(steps))
     for step in steps:
-        shutil.rmtree(fresh)
+        shutil.rmtree(fresh, ignore_errors=True)  # killed before it was made
         assert killed_at(writing(result, fresh / "out", "new"), step) in (KILLED, WELL)
         if (fresh / "out").exists():
             assert read_manifest(fresh / "out")["key"] == "new"
         assert killed_at(writing(result, out, "new"), step) in (KILLED, WELL)
         assert read_manifest(out)["key"] in ("old", "new"), "an older result is never lost"
         tidy(out)
-        assert names(tmp_path) == ["fresh", "there"]
+        assert names(tmp_path) in (["fresh", "there"], ["there"])
         writing(result, out, "old")()
 
 

@@ -89,7 +89,10 @@ def build_case(
             )
         )
     # The log of a product is the sum of the logs.
-    D = np.stack([np.sum([values[name] for name, _ in factors], 0) for factors in channels.values()])
+    D = np.zeros((len(channels), *grid.shape), np.float32)
+    for channel, factors in zip(D, channels.values()):
+        for name, _ in factors:
+            channel += values[name]
     check_distinct(dict(zip(channels, D)))
     contrasts = tuple(find_contrast(_contrast_name(name)) for name in channels)
     return Case(D, contrasts, grid, fixed.name, tuple(inputs), is_stripped, tuple(notes))

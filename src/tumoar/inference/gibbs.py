@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, reduce
 from operator import add
 from typing import NamedTuple
@@ -30,6 +30,7 @@ from tumoar.model.joint import Labels
 from tumoar.model.shape.base import ShapePrior, of_color
 from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics.voxels import UNUSED, Groups, Prior, Volume
+from tumoar.numerics.voxels_draw import count_columns
 
 Field = npt.NDArray[np.float32]
 Held = npt.NDArray[np.int8]
@@ -253,8 +254,7 @@ class Tally:
         if self.samples == 255:
             raise ValueError("at most 255 samples can be counted")
         l, z, y = (v.ravel()[self.at] for v in (labels.l, labels.z, labels.y))
-        for k in range(self.labels.K):
-            self.l[k] += l == k
+        count_columns(l, self.l)
         self.z += z
         self.y += y
         self.samples += 1
@@ -345,7 +345,7 @@ def to_arrays(state: State) -> dict[str, npt.NDArray]:
         "sweep": np.array(state.sweep),
         "active": state.active,
         **{f"theta_{k}": v for k, v in vars(theta).items()},
-        **{f"moments_{k}": v for k, v in vars(moments).items()},
+        **{f"moments_{f.name}": getattr(moments, f.name) for f in fields(moments)},
         **{f"labels_{k}": v for k, v in vars(labels).items()},
     }
 

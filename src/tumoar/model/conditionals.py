@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.model.bias import PER_AXIS, gram, phi_sums
+from tumoar.model.bias import PER_AXIS, phi_sums
 from tumoar.model.gmm import Moments, Theta
 from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics.distributions import ConstrainedNormal, Dirichlet, InverseWishart, Normal
@@ -77,7 +77,7 @@ def C_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> Normal:
     inverse = np.linalg.inv(theta.Sigma)[:, free]  # (Q, F, N)
     residual = moments.dcos.reshape(Q, N, -1) - theta.mu[:, :, None] * phi_sums(moments.cos)[:, None, :]
     h = np.einsum("qmn,qna->ma", inverse, residual)[:, 1:]
-    G = gram(moments.cos)[:, 1:, 1:].reshape(Q, -1)
+    G = moments.gram[:, 1:, 1:].reshape(Q, -1)
     F, p = int(free.sum()), PER_AXIS**3 - 1
     P = (inverse[:, :, free].reshape(Q, -1).T @ G).reshape(F, F, p, p).swapaxes(1, 2).reshape(F * p, F * p)
     return Normal(P + np.diag(np.repeat(prior.precision[free], p)), h.ravel())

@@ -8,6 +8,7 @@ afterwards.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -72,13 +73,18 @@ class Moments:
     def __add__(self, other: Moments) -> Moments:
         return Moments(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
+    @cached_property
+    def gram(self) -> Array:
+        """(Q, 64, 64) Σ t φφᵀ, which three of the conditionals need."""
+        return gram(self.cos)
+
     def corrected(self, C: Array) -> tuple[Array, Array]:
         """Σ t (d − Cφ), (Q, N), and Σ t (d − Cφ)(d − Cφ)ᵀ, (Q, N, N)."""
         Q, N = self.d.shape
         c = C.reshape(N, -1)
         first = self.d - phi_sums(self.cos) @ c.T
         cross = self.dcos.reshape(Q, N, -1) @ c.T
-        second = self.dd - cross - np.swapaxes(cross, 1, 2) + c @ gram(self.cos) @ c.T
+        second = self.dd - cross - np.swapaxes(cross, 1, 2) + c @ self.gram @ c.T
         return first, second
 
     def scatter(self, mu: Array, C: Array) -> Array:

@@ -80,6 +80,13 @@ def most_probable(v: Volume, pi: Array, groups: Groups, g: Gaussians, out: tuple
     over_slabs(_most_probable, v, pi, groups, g, out)
 
 
+@nb.njit(parallel=True, cache=True)
+def count_columns(column, counts):
+    """Adds 1 to counts[column[i], i] for every voxel i."""
+    for i in nb.prange(len(column)):
+        counts[column[i], i] += 1
+
+
 @nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)
 def _draw(
     first, last, v, channels, prior, groups, g, fields, active, seed, counter, color, out, likely, sums, lost

@@ -156,7 +156,7 @@ RELATIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["M6", "M16"])
+@pytest.mark.parametrize("name", ["M6", "M10", "M16"])
 def test_one_case(name):
     RELATIONS[name](0)
 

@@ -129,10 +129,11 @@ def start_theta(
         q, source = (labels.component_slice(labels.x_named(n)) for n in (name, like))
         mean[q], Sigma[q], deviation[q] = mean[source][:1], Sigma[source][:1], deviation[source][:1]
 
+    turns = _turns(contrasts, Sigma)
     mu = mean.copy()
     for x in range(labels.X):
         q, G = labels.component_slice(x), labels.G[x]
-        mu[q] += deviation[q] * ((2 * np.arange(G) + 1) / G - 1)[:, None]
+        mu[q] += turns[q] * deviation[q] * ((2 * np.arange(G) + 1) / G - 1)[:, None]
     for x, name in ((labels.core, "core"), (labels.edema, "edema")):
         q = labels.component_slice(x)
         for c, contrast in enumerate(contrasts):
@@ -141,6 +142,16 @@ def start_theta(
             ):  # mean and deviation are the brain's, as is the prior of tumor
                 mu[q, c] = mean[q, c] + contrast.tumor_start[name] * deviation[q, c]
     return replace(alike, mu=_feasible(mu, Sigma, n, prior), Sigma=Sigma)
+
+
+def _turns(contrasts: Sequence[Contrast], Sigma: Array) -> Array:
+    """(Q, N) ±1: an MR contrast of which nothing is known is spread as it varies with the first known one.
+
+    Bright and dark mean nothing in it: turned around, it must give the same result.
+    """
+    unknown = np.array([c.is_mr and not c.constraints and c.tumor_start is None for c in contrasts])
+    first = int(np.argmin(unknown))
+    return np.where(unknown & (Sigma[:, first] < 0), -1.0, 1.0)
 
 
 def enhancing(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:

@@ -40,10 +40,13 @@ def phi_sums(cos: Array) -> Array:
 
 def gram(cos: Array) -> Array:
     """(..., 64, 64) sums Σ_i w_i φ_i φ_iᵀ from the cosine sums (..., 7, 7, 7)."""
-    products = np.einsum("...ijk,adi->...adjk", cos, _PRODUCT)
-    products = np.einsum("...adjk,bej->...abdek", products, _PRODUCT)
-    products = np.einsum("...abdek,cfk->...abcdef", products, _PRODUCT)
-    return products.reshape(*cos.shape[:-3], PER_AXIS**3, PER_AXIS**3)
+    first = cos.ndim - 3
+    products = cos
+    for _ in range(3):  # the first axis left becomes two at the end: ijk, jkad, kadbe, adbecf
+        products = np.tensordot(products, _PRODUCT, (first, 2))
+    a, d, b, e, c, f = range(first, first + 6)
+    ordered = products.transpose(*range(first), a, b, c, d, e, f)
+    return ordered.reshape(*cos.shape[:-3], PER_AXIS**3, PER_AXIS**3)
 
 
 def _product_table() -> Array:

@@ -100,6 +100,7 @@ def stopped_at_random(server: Server, out: Path, signals, span: float, rng, *, m
         assert used < 10, "it takes too long to end"
         assert waited < 60, "it hangs"  # by the clock, on a machine that may be busy
         if code == 0:
+            assert "stopped" not in begun.told(), "it went on after it was stopped"
             return count
         is_early = not begun.told()  # before anybody listens to signals
         assert code == -how or code == 128 + how, begun.told()
@@ -112,9 +113,13 @@ def stopped_at_random(server: Server, out: Path, signals, span: float, rng, *, m
 
 
 def _serve() -> None:
-    import tumoar.cli
-    from tumoar.cli import run  # noqa: F401 - imported once, for all
+    import small_run  # noqa: F401 - imported once, for all
 
+    import tumoar.cli
+    from tumoar.cli import run  # noqa: F401
+
+    # A Ctrl-C before anybody listens ends a process as SIGTERM does; Python's own way is a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:
@@ -139,14 +144,10 @@ def _be(main, order) -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + order["more_memory"]
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    code = 1
     try:
         main(["segment", *order["words"]])
-    except SystemExit as end:
-        code = int(end.code or 0)
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+    except SystemExit as end:  # a stop that strikes here is one more of them, and ends what was forked, too
+        os._exit(int(end.code or 0))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from tumoar.cli.model import model
 from tumoar.cli.report import report
 from tumoar.cli.segment import segment
 from tumoar.cli.simulate import simulate
+from tumoar.cli.stop import end_when_stopped
 from tumoar.cli.train import atlas, prepare
 from tumoar.cli.train_shape import combine, shape
 from tumoar.errors import ResourceError, TumoarError
@@ -65,19 +65,13 @@ def _options(
     pass
 
 
-def _leave(number: int, frame: object) -> NoReturn:
-    """Stopped from outside: what a run has stored so far stays, nothing is published."""
-    typer.echo("stopped; a run that had begun can be continued with --resume", err=True)
-    sys.exit(128 + number)
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code: 0, the code of a refusal, or 1 for a fault of our own."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows "?", and nothing fails
             stream.reconfigure(errors="replace")
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, _leave)
+    # What a run has stored so far stays, nothing is published.
+    end_when_stopped("stopped; a run that had begun can be continued with --resume")
     try:
         app(args=arguments)
     except TumoarError as refusal:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tumoar.cli.stop import end_when_stopped
 from tumoar.errors import CohortError, UsageError
 
 if TYPE_CHECKING:
@@ -92,8 +91,7 @@ def cohort(
     if stage is Stage.group:
         summarize(everybody, order, quiet)
         return
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, _leave)
+    end_when_stopped("stopped; the same command continues", once=True)  # ending what runs takes a moment
     failed = compute(chosen, order, workers, scheduler, quiet)
     if len(chosen) == len(everybody):
         summarize(everybody, order, quiet)
@@ -223,11 +221,3 @@ def summarize(subjects: list[Subject], order: Order, quiet: bool) -> None:
     if not quiet:
         told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         typer.echo(f"{os.path.basename(order.out)}/group.html: {told}", err=True)
-
-
-def _leave(number: int, frame: object) -> NoReturn:
-    """Stopped from outside: what is running ends, and goes on with the same command."""
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, signal.SIG_IGN)
-    typer.echo("stopped; the same command continues", err=True)
-    sys.exit(128 + number)

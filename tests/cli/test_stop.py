@@ -1,0 +1,36 @@
+"""A stop ends the program wherever it strikes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tumoar.cli.stop import STOPS
+
+STOPPED = """
+import os, time
+from tumoar.cli.stop import end_when_stopped
+
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), {number})
+        len([])
+
+end_when_stopped("stopped", once={once})
+{strike}
+time.sleep(100)
+"""
+STRIKES = {"in a finalizer": "Dying()", "anywhere": "os.kill(os.getpid(), {number})"}
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("place", STRIKES)
+def test_a_stop_is_never_lost(place, stop, once):
+    number = int(stop)
+    program = STOPPED.format(number=number, once=once, strike=STRIKES[place].format(number=number))
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 128 + number
+    assert ended.stderr == "stopped\n"

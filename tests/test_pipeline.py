@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small_head
+from scipy import ndimage as ndi
 from small_run import CONFIG, MODEL, Memory, run
 
 from tumoar.contrasts import find_contrast
 from tumoar.errors import ChannelError
 from tumoar.image import Grid
 from tumoar.inference.gem import placed_on
+from tumoar.inference.gibbs import Tally
 from tumoar.numerics.threads import use_threads
 from tumoar.pipeline import Given
 from tumoar.review import check_coverage, review
@@ -145,6 +147,45 @@ def test_given_tumor_is_kept_however_small():
     assert not result.islands.any()
 
 
+def _with_part_apart(result, core):
+    """The result with a cube of 27 voxels away from its tumor that all samples call tumor, and these."""
+    tally, copy = result.tally, _copied(result.tally)
+    free = np.zeros(tally.shape, bool)
+    free.ravel()[tally.at] = True
+    free &= ~ndi.binary_dilation(result.votes.z == 1, iterations=3)
+    x, y, z = np.argwhere(ndi.binary_erosion(free, np.ones((3, 3, 3))))[0]
+    full = np.zeros(tally.shape, bool)
+    full[x - 1 : x + 2, y - 1 : y + 2, z - 1 : z + 2] = True
+    at = full.ravel()[tally.at]
+    copy.z[at], copy.y[at] = tally.samples, tally.samples if core else 0
+    return replace(result, tallies=(copy,)), full
+
+
+def test_small_part_apart_is_left_out_unless_it_has_core(undisturbed):
+    """It is told; volumes of the samples, and what a user has drawn, stay."""
+    cubic = undisturbed.case.grid.voxel_volume / 1000
+    config = undisturbed.config.model_copy(update={"least_tumor": 5 * cubic, "least_share": 0.2})
+    start = replace(undisturbed, config=config)
+    for core in (False, True):
+        result, part = _with_part_apart(start, core)
+        assert part.sum() < 0.2 * start.votes.z.sum()
+        assert result.votes.z[part].any() == core
+        assert result.islands.sum() == (0 if core else part.sum())
+    result, part = _with_part_apart(start, core=False)
+    for update in ({"least_share": 0.0}, {"least_tumor": 0.0}):
+        kept = replace(result, config=config.model_copy(update=update))
+        assert kept.votes.z[part].all()
+
+
+def test_review_tells_of_parts_left_out(undisturbed, monkeypatch):
+    monkeypatch.setattr("tumoar.review.LEAST_APART", 0.02)
+    cubic = undisturbed.case.grid.voxel_volume / 1000
+    config = undisturbed.config.model_copy(update={"least_tumor": 5 * cubic, "least_share": 0.2})
+    result, _ = _with_part_apart(replace(undisturbed, config=config), core=False)
+    assert any(n.id == "apart" for n in review(result))
+    assert not any(n.id == "apart" for n in review(undisturbed))
+
+
 def test_excluded_voxels_take_no_part():
     excluded = np.zeros((small_head.SIZE,) * 3, bool)
     excluded[28:36, 20:28, 20:28] = True
@@ -192,12 +233,16 @@ def test_review_sees_tumor_at_the_border(undisturbed):
 
 
 def _shifted(tally):
-    from tumoar.inference.gibbs import Tally
-
-    out = Tally(tally.labels, np.zeros(tally.shape, np.uint8))
-    out.at, out.l, out.y, out.samples, out.volumes = tally.at, tally.l, tally.y, tally.samples, tally.volumes
-    out.z = tally.z.copy()
+    out = _copied(tally)
     out.z[np.argmin(tally.at % tally.shape[2])] = tally.samples
+    return out
+
+
+def _copied(tally):
+    """The same samples, with votes for tumor that may be changed."""
+    out = Tally(tally.labels, np.zeros(tally.shape, np.uint8))
+    out.at, out.l, out.samples, out.volumes = tally.at, tally.l, tally.samples, tally.volumes
+    out.z, out.y = tally.z.copy(), tally.y.copy()
     return out
 
 

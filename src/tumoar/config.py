@@ -52,6 +52,9 @@ class Config(Settings):
     chains: int = Field(1, ge=1, le=16)
     tumor: bool = True  # False: organs alone
     least_tumor: float = Field(0.1, ge=0)  # cm³: voted tumor in smaller parts is left out, and counted
+    # Voted tumor in parts without that much core is left out as well if smaller than this share of the
+    # largest part: such parts hold 0.4 % of what 191 tumors have (decision 0033).
+    least_share: float = Field(0.2, ge=0, le=1)
     prior: Literal["crbm", "mrf"] = "crbm"
     # Nats added to the visible bias of core's cRBM: three Gaussians take too much of what is partly edema,
     # which has one (decision 0010).

@@ -2,7 +2,7 @@
 
 Labels are votes over the samples, on each variable separately (section 2.3.1): l, whether or not tumor
 covers it; z; y. The exclusive label map shows tumor over anatomy. Fractions and volumes of the samples are as
-drawn; outlines leave out specks of tumor.
+drawn; outlines leave out specks of tumor, and small parts without core apart from the rest.
 """
 
 from __future__ import annotations
@@ -74,11 +74,18 @@ class Segmentation:
 
     @cached_property
     def islands(self) -> Mask:
-        """(X, Y, Z) voted tumor in parts too small to be one (`Config.least_tumor`)."""
-        z = self._voted.z == 1
+        """(X, Y, Z) voted tumor in parts too small to be one: specks, or apart from the largest and coreless.
+
+        See `Config.least_tumor` and `Config.least_share`.
+        """
+        z, least = self._voted.z == 1, self.config.least_tumor
         parts, count = ndi.label(z, np.ones((3, 3, 3)))
-        sizes = np.bincount(parts.ravel(), minlength=count + 1) * self.case.grid.voxel_volume / 1000
-        return np.asarray((sizes < self.config.least_tumor)[parts] & z)
+        whole, core = (
+            np.bincount(parts[at], minlength=count + 1) * self.case.grid.voxel_volume / 1000
+            for at in (z, self._voted.y == 1)
+        )
+        apart = (core < least) & (whole < self.config.least_share * whole.max())
+        return np.asarray(((whole < least) | apart)[parts] & z)
 
     @cached_property
     def votes(self) -> Votes:

@@ -26,6 +26,7 @@ from tumoar.result import Segmentation
 Mask = npt.NDArray[np.bool_]
 
 LEAST_TUMOR = 1.0  # cm³: below, no tumor was found
+LEAST_APART = 0.5  # cm³: what is left out of the outlines and should be looked at
 LARGEST_TUMOR = 0.5  # of the brain
 NOT_SEEN, PARTLY_SEEN = 0.5, 0.95  # share of an organ in voxels with data
 LARGEST_DRIFT = 0.05  # of a volume, from the first to the second half of the samples
@@ -117,6 +118,9 @@ def _tumor(result: Segmentation) -> list[Note]:
         notes.append(Note("B43", f"no tumor found ({whole:.2f} cm³)"))
     elif not votes.y.any():
         notes.append(Note("T51", "no tumor core found"))
+    apart = float(result.islands.sum()) * cubic
+    if apart >= LEAST_APART:
+        notes.append(Note("apart", f"{apart:.1f} cm³ apart from the tumor, without core, are not outlined"))
     if not core_is_identifiable(result.case.contrasts):
         notes.append(Note("B42", "core NOT IDENTIFIABLE without a T1c: only the whole tumor means anything"))
     if whole > LARGEST_TUMOR * brain:

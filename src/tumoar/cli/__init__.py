@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows "?", and nothing fails
             stream.reconfigure(errors="replace")
     # What a run has stored so far stays, nothing is published.
-    end_when_stopped("stopped; a run that had begun can be continued with --resume")
+    end_when_stopped("stopped; a run that had begun can be continued (--resume; training: the same command)")
     try:
         app(args=arguments)
     except TumoarError as refusal:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Annotated
 
 import typer
@@ -51,12 +50,15 @@ def examine() -> dict[str, object]:
 def _dependencies() -> list[str]:
     """Names of what the package requires, without extras."""
     import re
+    from importlib.metadata import requires
 
     lines = [line for line in requires("tumoar") or [] if "extra ==" not in line]
     return [re.split(r"[<>=!~ ;\[]", line, maxsplit=1)[0] for line in lines]
 
 
 def _version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:

@@ -92,7 +92,9 @@ def test_joint_distribution():
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", JOINT)
-def test_joint_distribution_at_length(name):
-    z = scores(JOINT[name], 10_000)
+def test_joint_distribution_at_length(name, record_property):
+    z = np.abs(list(scores(JOINT[name], 10_000).values()))
     assert len(z) >= 30
-    assert max(map(abs, z.values())) < 4
+    assert z.max() < 4
+    assert (z > 2.6).sum() <= 2  # of 35, where 0.3 are expected of independent ones, which these are not
+    record_property("tried", len(z))

@@ -133,7 +133,8 @@ def page(figures: dict, studies: list[dict]) -> str:
         f"Worked out, not run: nodes of {CORES} cores like ours and {NODE_GB} GB, so "
         f"{min(CORES, int(NODE_GB // CASE_GB))} patients at a time on each,",
         f"{CASE_GB:g} GB and one thread each. A patient takes `real_core_seconds` (seconds times threads,",
-        "median of [real patients](patients.md)) times `neighbor_slowdown` if above 1 (what two at a time",
+        "median of [real patients](patients.md), who shared their machine: rather too long) times",
+        "`neighbor_slowdown` if above 1 (what two at a time",
         "cost each other here; many cores on one memory may cost more), and what the engine costs. Nobody",
         "waits for others, but the end comes with the slowest of the last ones.",
         "",

@@ -39,6 +39,7 @@ from tumoar.io.nifti import write_nifti
 
 PROJECT = Path(__file__).resolve().parents[1]
 MINUTES = 4.0
+STOPPING = 20.0  # seconds
 OUTCOME = re.compile(r"\d s  (sub-\w+) (done already|done|FAILED)")
 
 
@@ -169,6 +170,15 @@ def children(out: Path) -> dict[str, psutil.Process]:
     return found
 
 
+def after_stopping(out: Path) -> dict[str, psutil.Process]:
+    """Processes that still run when those asked to end have had their time; a client of a cluster that is not
+    its own leaves before its workers have seen to that."""
+    end = time.monotonic() + STOPPING
+    while (found := children(out)) and time.monotonic() < end:
+        time.sleep(0.5)
+    return found
+
+
 def kill_worker(out: Path) -> str:
     """Kill the worker of some subject; returns whose."""
     while True:
@@ -235,7 +245,7 @@ def soak(
     first.wait_for(lambda: len(first.outcomes) >= count // 3)
     first.process.send_signal(signal.SIGINT)
     interrupted = first.end()
-    left_running = len(children(out))
+    left_running = len(after_stopping(out))
 
     second = Run(command)
     frozen = hangs and second.wait_for(lambda: freeze(out, hanging))
@@ -333,7 +343,7 @@ ROWS = {
     "bad_listed_with_reason": "bad ones listed with the expected code and a reason",
     "worker_killed_with": "worker killed while it had",
     "codes": "exit codes of the three starts",
-    "left_running_after_interruption": "processes left after the interruption",
+    "left_running_after_interruption": "processes left 20 seconds after the interruption",
     "frozen_reason": "what the frozen subject got in the second start",
     "skipped_in_third": "skipped as done in the third start",
     "adds_up": "group.tsv adds up",

@@ -125,6 +125,8 @@ def page(found: dict[str, dict]) -> str:
         "brain is considered, the choice between shape priors and the level of core at BraTS2021_00006 and",
         "BraTS2021_01476, with a side look at 00495 and GLI-00000; deep gray matter as a structure of its",
         "own at 01476, 01480 and 01485; the size of specks that are left out at a healthy simulated head.",
+        "Parts apart from the tumor are left out by a rule from label maps, after a look at 01480",
+        "([decision 0033](../decisions/0033-parts-apart.md)).",
         "01476, 01480 and 01485 hardly enhance: what their reference calls core cannot be seen in T1c, and",
         "where the result has no core at all it says so (T51; the distance is then infinite).",
         "Volumes are of the outlines.",

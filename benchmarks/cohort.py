@@ -118,7 +118,7 @@ def measure(folder: Path, quick: bool) -> dict:
 def page(figures: dict, studies: list[dict]) -> str:
     lines = ["# How fast a cohort goes", "", *__doc__.split("\n\n")[1].splitlines(), ""]
     lines += [
-        "Two cores (`load` is the average number of processes that wanted one, those of this run among them):",
+        "Two cores (`load` is the mean number of processes that wanted one, those of this run among them):",
         "ratios within the run say more than seconds, and CPU seconds more than those on the clock.",
         "",
         "| figure | value |",

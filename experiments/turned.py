@@ -43,6 +43,7 @@ Masks = Mapping[str, npt.NDArray[np.bool_]]
 PROJECT = Path(__file__).resolve().parents[1]
 SCANS = ("T1c", "FLAIR")
 MOST = 15.0  # degrees
+GOAL = 0.97
 AROUND = 24  # voxels, so that a turned head stays in its image
 QUICK = GemConfig(outer_iterations=1, em_iterations=3, deformation_steps=1)
 
@@ -107,17 +108,19 @@ def rows(heads: int, config: GemConfig) -> Iterator[dict]:
 
 def page(found: list[dict], means: dict[str, dict[str, float]]) -> str:
     columns = list(next(iter(means.values())))
-    lines = ["# Heads turned", "", *__doc__.strip().splitlines()[4:10], ""]
+    lines = ["# Heads turned", "", *__doc__.strip().splitlines()[4:9], ""]
     lines += ["Turned by " + "; ".join(str(r["degrees"]) for r in found) + " degrees. Mean Dice:", ""]
     lines += ["| organ | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
     lines += [f"| {o} | " + " | ".join(f"{m[c]:.3f}" for c in columns) + " |" for o, m in means.items()]
-    return "\n".join([*lines, "", "The goal is 0.97 for every organ.", ""])
+    low = [o for o, m in means.items() if m["turned"] < GOAL]
+    told = f"Below it: {', '.join(low)}." if low else "All reach it."
+    return "\n".join([*lines, "", f"The goal is {GOAL} for every organ. {told}", ""])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one head, hardly fitted, no page")
-    parser.add_argument("--heads", type=int, default=2)
+    parser.add_argument("--heads", type=int, default=1)
     options = parser.parse_args()
     found = []
     for row in rows(1 if options.quick else options.heads, QUICK if options.quick else GemConfig()):

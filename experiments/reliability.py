@@ -115,8 +115,7 @@ ROWS = (
 )  # fmt: skip
 AFTER = """## What the rows leave open
 
-- R1 to R3: the figures are on the page of [the sampler](sampler_tests.md). Those of R3 are from an earlier
-  run, before its p-values had to pass together as well.
+- R1 to R3: the figures are on the page of [the sampler](sampler_tests.md).
 - R6: random likelihoods on a small mesh, not whole patients.
 - R10: a few of the tests are of lists that are taken, or of the table itself. A brain that is cut off (B37)
   and a head of the wrong size (B39) may be refused as no head (B38), which comes first.
@@ -128,9 +127,8 @@ AFTER = """## What the rows leave open
 - R19: one machine. Whether another processor gives the same labels is not known.
 - R20: whole runs on a small head for M3, M4, M6, M8, M10, M11, M13, M15 and M16; M1 and M5 on what the model
   sees; M2 is R9, M9 is in R21, M12 is in R10, M14 is R19, M17 reads ten ways of storing one image. M7 (a head
-  turned by up to 15 degrees) has [a page of its own](turned.md), and is not held:
-  the optic nerves are lost in a turned head, why is not known. Whole runs and M17: ten
-  cases each.
+  turned by up to 15 degrees) has [a page of its own](turned.md), and is not held: the
+  optic nerves are lost in a turned head, why is not known. Whole runs and M17: ten cases each.
 - R21: heads of formulas. Of swapped names those are told that turn the order of CSF, gray and white matter
   around: half of the sets have T1c and T2 swapped, half T1c and FLAIR. T1 and T1c keep that order, and
   nothing tells them.

@@ -162,7 +162,7 @@ def _with_part_apart(result, core):
 
 
 def test_small_part_apart_is_left_out_unless_it_has_core(undisturbed):
-    """It is told; volumes of the samples, and what a user has drawn, stay."""
+    """Volumes of the samples stay; so does the part where either least size is 0."""
     cubic = undisturbed.case.grid.voxel_volume / 1000
     config = undisturbed.config.model_copy(update={"least_tumor": 5 * cubic, "least_share": 0.2})
     start = replace(undisturbed, config=config)
@@ -171,6 +171,7 @@ def test_small_part_apart_is_left_out_unless_it_has_core(undisturbed):
         assert part.sum() < 0.2 * start.votes.z.sum()
         assert result.votes.z[part].any() == core
         assert result.islands.sum() == (0 if core else part.sum())
+        assert result.volume("Edema").mean == start.volume("Edema").mean
     result, part = _with_part_apart(start, core=False)
     for update in ({"least_share": 0.0}, {"least_tumor": 0.0}):
         kept = replace(result, config=config.model_copy(update=update))

@@ -120,7 +120,7 @@ def _tumor(result: Segmentation) -> list[Note]:
         notes.append(Note("T51", "no tumor core found"))
     apart = float(result.islands.sum()) * cubic
     if apart >= LEAST_APART:
-        notes.append(Note("apart", f"{apart:.1f} cm³ apart from the tumor, without core, are not outlined"))
+        notes.append(Note("apart", f"{apart:.1f} cm³ in small parts apart from the tumor are not outlined"))
     if not core_is_identifiable(result.case.contrasts):
         notes.append(Note("B42", "core NOT IDENTIFIABLE without a T1c: only the whole tumor means anything"))
     if whole > LARGEST_TUMOR * brain:

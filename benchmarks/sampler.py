@@ -1,8 +1,9 @@
 """Seconds per sweep of the sampler; time per voxel of the passes of both algorithms and of the θ step.
 
 Sweeps run on a whole head with four contrasts, drawn from the model, after a short fit: with tumor considered
-in the whole brain, and between whole sweeps, where it is considered near likely tumor alone. The default
-settings take one of the first to nine of the second. The passes run on a head-like ball with four contrasts,
+in the whole brain (`brain`); near likely tumor alone, as between whole sweeps (`active`); and as during the
+burn-in, when most of these draw no voxels of rows far from tumor (`resting`). `run_of_250_s` adds up what the
+default settings take of each. The passes run on a head-like ball with four contrasts,
 all Gaussians and labels of the table and 64 bias functions; their rival is the same expectation and the same
 sums in whole-array numpy, float32. On 1 and 2 threads. `peak_gb` is that of drawing the head, fitting it and
 all sweeps. Prints, as its last line, one JSON object.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import numba as nb
@@ -21,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from timing import best
 
 from tumoar.assemble import build_case
-from tumoar.config import Config, GemConfig
+from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.contrasts import find_contrast
 from tumoar.inference import gem, gibbs
 from tumoar.inference.affine import place_affine
@@ -97,15 +99,22 @@ def drawn_chain() -> tuple[gibbs.Chain, gibbs.State]:
     model = default_model()
     images, _ = draw_patient(model, [Acquisition(c.name) for c in CONTRASTS], seed=4)
     case = build_case(images, register=False)
-    config = GemConfig(outer_iterations=3, em_iterations=10)
+    config = Config(gem=GemConfig(outer_iterations=3, em_iterations=10))
     placement = place_affine(case, model.atlas)
-    fit = gem.fit(case, model.atlas, placement.matrix, model.tumor_mm3, config)
-    every = Config().gibbs.full_every
+    fit = gem.fit(case, model.atlas, placement.matrix, model.tumor_mm3, config.gem)
     shapes = (model.shape_z, model.shape_y)
-    chain, state = gibbs.prepare(case, fit, shapes, model.tumor_mm3, config, seed=1, full_every=every)
-    for _ in range(every):
+    chain, state = gibbs.prepare(case, fit, shapes, model.tumor_mm3, config, seed=1)
+    for _ in range(chain.full_every):
         state, _ = gibbs.sweep(chain, state)
     return chain, state
+
+
+def kinds(config: GibbsConfig) -> Iterator[str]:
+    """What is drawn in each sweep of a run: all, with tumor considered everywhere or not, or not all."""
+    for sweep in range(config.burn_in + config.samples):
+        since_full = sweep % config.full_every
+        rests = since_full > 1 and since_full % config.rest_every > 0 and sweep < config.burn_in
+        yield "brain" if since_full == 0 else "resting" if rests else "active"
 
 
 def sweep_figures(threads: list[int], repeats: int) -> dict[str, float]:
@@ -115,13 +124,12 @@ def sweep_figures(threads: list[int], repeats: int) -> dict[str, float]:
     for n in threads:
         nb.set_num_threads(n)
         active, _ = gibbs.sweep(chain, whole)
-        figures[f"brain_sweep_s_{n}"] = best(lambda: gibbs.sweep(chain, whole), repeats)
-        figures[f"active_sweep_s_{n}"] = best(lambda active=active: gibbs.sweep(chain, active), repeats)
-        share = 1 / chain.full_every
-        mean = share * figures[f"brain_sweep_s_{n}"] + (1 - share) * figures[f"active_sweep_s_{n}"]
-        figures[f"run_of_250_s_{n}"] = 250 * mean
-    figures["brain_sweep_s"] = figures[f"brain_sweep_s_{threads[-1]}"]
-    figures["active_sweep_s"] = figures[f"active_sweep_s_{threads[-1]}"]
+        resting, _ = gibbs.sweep(chain, active)
+        seconds = {name: best(lambda s=s: gibbs.sweep(chain, s), repeats)
+                   for name, s in (("brain", whole), ("active", active), ("resting", resting))}  # fmt: skip
+        figures |= {f"{name}_sweep_s_{n}": value for name, value in seconds.items()}
+        figures[f"run_of_250_s_{n}"] = sum(seconds[kind] for kind in kinds(Config().gibbs))
+    figures |= {f"{name}_sweep_s": figures[f"{name}_sweep_s_{threads[-1]}"] for name in seconds}
     figures["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return figures
 

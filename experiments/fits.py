@@ -30,7 +30,7 @@ from head_cases import DATA, LABELS, PROJECT, around_head, at_one_mm, bare_case,
 from shape_cases import MODEL, load_models
 from threadpoolctl import threadpool_limits
 
-from tumoar.config import GemConfig
+from tumoar.config import Config, GemConfig
 from tumoar.contrasts import core_is_identifiable, find_contrast, tumor_is_constrained
 from tumoar.errors import FitError
 from tumoar.evaluate import dice
@@ -148,7 +148,8 @@ def fitted(case: Case, model: Model, config: GemConfig) -> tuple[gem.Fit, Votes,
     between = time.process_time()
     fit = gem.fit(case, model.atlas, placement.matrix, model.tumor_mm3, config)
     seconds = {"place": between - start, "fit": time.process_time() - between}
-    chain, _ = gibbs.prepare(case, fit, (model.shape_z, model.shape_y), model.tumor_mm3, config, seed=0)
+    shapes = (model.shape_z, model.shape_y)
+    chain, _ = gibbs.prepare(case, fit, shapes, model.tumor_mm3, Config(gem=config), seed=0)
     flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.w, config.u))
     found = joint.most_probable(chain.volume, pi(fit.placed, fit.nodes), flat, fit.theta)
     return fit, Votes(found.l, found.z, found.y), seconds

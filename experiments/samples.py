@@ -76,8 +76,8 @@ def sampled(
 ) -> list[gibbs.Tally]:
     """All samples of one chain, counted from each of the burn-ins on; by default from that of the config."""
     model = with_prior(model, config)
-    shapes, every = (model.shape_z, model.shape_y), config.gibbs.full_every
-    chain, begin = gibbs.prepare(case, fit, shapes, model.tumor_mm3, config.gem, SEED, full_every=every)
+    shapes = (model.shape_z, model.shape_y)
+    chain, begin = gibbs.prepare(case, fit, shapes, model.tumor_mm3, config, SEED)
     tallies = {n: gibbs.Tally(chain.labels, chain.volume.use) for n in burn_ins or (config.gibbs.burn_in,)}
     for state, info in gibbs.sweeps(chain, begin, config.gibbs):
         for burn_in, tally in tallies.items():

@@ -42,7 +42,10 @@ def mixtures(labels: joint.Labels) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TinyModel:
-    """Priors of z and y on a grid of `shape`; `use` and what is held are free and all in use unless given."""
+    """Priors of z and y on a grid of `shape`; `use` and what is held are free and all in use unless given.
+
+    Rows (X, Y) that `rest` must hold z at 0: they are drawn in every second sweep alone.
+    """
 
     shape: tuple[int, int, int]
     shapes: tuple[ShapePrior, ShapePrior]
@@ -50,6 +53,7 @@ class TinyModel:
     use: np.ndarray | None = None
     held_z: np.ndarray | None = None
     held_y: np.ndarray | None = None
+    rest: np.ndarray | None = None
 
     @cached_property
     def in_use(self) -> np.ndarray:
@@ -61,6 +65,7 @@ class TinyModel:
 
     def chain(self, D: np.ndarray, seed: int = 0) -> gibbs.Chain:
         volume = joint.volume(np.ascontiguousarray(D, np.float32), self.in_use)
+        always = 2**40
         return gibbs.Chain(
             LABELS,
             volume,
@@ -71,7 +76,18 @@ class TinyModel:
             seed,
             self.held_z,
             self.held_y,
+            *((1, 1, 0) if self.rest is None else (always, 2, always)),
         )
+
+    def state(self, sweep: int, theta: Theta, labels: joint.Labels, D: np.ndarray, t: np.ndarray):
+        """Where a chain stands that has drawn all of this; `sweep` is not 0 if rows rest."""
+        D = D.astype(float)
+        active = np.where(self.in_use != UNUSED, np.uint8(2), np.uint8(0))
+        if self.rest is None:
+            return gibbs.State(sweep, theta, labels, reference.moments(D, t), active)
+        active[self.rest] = 0
+        rest = reference.moments(D, t * self.rest[:, :, None])
+        return gibbs.State(sweep, theta, labels, reference.moments(D, t), active, rest)
 
     @cached_property
     def maps(self) -> np.ndarray:
@@ -181,6 +197,13 @@ def _unequal(shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
     return {"use": use, "held_z": z, "held_y": y}
 
 
+def _resting(shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
+    """Two rows without tumor that are drawn now and then."""
+    rest = np.zeros(shape[:2], bool)
+    rest[0, 0] = rest[1, 0] = True
+    return {"rest": rest, "held_z": np.where(rest[:, :, None], np.int8(0), np.full(shape, -1, np.int8))}
+
+
 def _wider(prior: ThetaPrior) -> ThetaPrior:
     """A third contrast, without constraints and, as the second, with a bias field."""
     Q, N = LABELS.Q, 3
@@ -224,6 +247,9 @@ JOINT = {
     "MRF": TinyModel((2, 2, 3), WEAK_MRF, replace(tiny.prior(), has_bias=np.array([True, True]))),
     "cRBM on z, MRF on y, 3 contrasts, held": TinyModel(
         (2, 2, 3), (POINTED[0], WEAK_MRF[1]), _wider(tiny.prior()), **_unequal((2, 2, 3))
+    ),
+    "rows that rest": TinyModel(
+        (2, 2, 3), (tiny.crbm(1, -2.1), POINTED[1]), tiny.prior(), **_resting((2, 2, 3))
     ),
 }
 """Of 12 voxels, with 63 bias functions for each contrast that has a field."""

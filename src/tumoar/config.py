@@ -42,6 +42,9 @@ class GibbsConfig(Settings):
     # In the paper every sweep considers tumor in the whole brain. With n > 1 only every n-th does; the others
     # leave alone what is 5 mm from any voxel that had a probability of tumor above 1e-5 in the last full one.
     full_every: int = Field(10, ge=1)
+    # Between those sweeps, voxels in rows without any considered tumor are drawn in every n-th sweep of the
+    # burn-in, and held at their l and t in the others (decision 0031). 1: in each of them.
+    rest_every: int = Field(10, ge=1)
 
 
 class Config(Settings):

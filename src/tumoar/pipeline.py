@@ -179,9 +179,8 @@ def _sampled(
         fit,
         shapes,
         model.tumor_mm3,
-        config.gem,
+        config,
         own,
-        full_every=config.gibbs.full_every,
         held_z=given.z,
         held_y=given.y,
     )

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import maximum_filter
 
-from tumoar.config import GemConfig, GibbsConfig
+from tumoar.config import Config, GibbsConfig
 from tumoar.image import Case
 from tumoar.inference.gem import Fit
 from tumoar.inference.initialise import enhancing, released, start_labels, start_prior, voxels_in_use
@@ -44,9 +44,11 @@ class Chain:
     """What does not change: data, prior, shape priors, seed.
 
     Every `full_every`-th sweep considers tumor in all of `region`; those between consider tumor, and core,
-    only near voxels where it was likely the last time. `pi` holds the label probabilities at the fitted
-    nodes. Tumor is possible in `region`. Where `held_z` (X, Y, Z) is 0 or 1, z is held at that value;
-    -1 leaves it free; y likewise.
+    only near voxels where it was likely the last time. Of the latter, up to sweep `rest_until`, only every
+    `rest_every`-th draws rows of voxels in which no tumor is considered; l and t of these are held in the
+    others, which changes no distribution. `pi` holds the label probabilities at the fitted nodes. Tumor is
+    possible in `region`. Where `held_z` (X, Y, Z) is 0 or 1, z is held at that value; -1 leaves it free; y
+    likewise.
     """
 
     labels: LabelTable
@@ -60,6 +62,8 @@ class Chain:
     held_z: Held | None = None
     held_y: Held | None = None
     full_every: int = 1
+    rest_every: int = 1
+    rest_until: int = 0
 
     @cached_property
     def groups(self) -> Groups:
@@ -82,7 +86,7 @@ class State:
     """Where a chain stands after `sweep` sweeps.
 
     θ, labels, the moments of the t drawn with them, and what is considered where before the next full sweep:
-    `active` (X, Y, Z) is 0, 1 (tumor) or 2 (also its core).
+    `active` (X, Y, Z) is 0, 1 (tumor) or 2 (also its core). `rest` are the moments of rows that may rest.
     """
 
     sweep: int
@@ -90,6 +94,7 @@ class State:
     labels: Labels
     moments: Moments
     active: npt.NDArray[np.uint8]
+    rest: Moments | None = None
 
 
 class Info(NamedTuple):
@@ -106,10 +111,9 @@ def prepare(
     fit: Fit,
     shapes: tuple[ShapePrior, ShapePrior],
     tumor_mm3: Mapping[str, float],
-    config: GemConfig,
+    config: Config,
     seed: int,
     *,
-    full_every: int = 1,
     held_z: Held | None = None,
     held_y: Held | None = None,
 ) -> tuple[Chain, State]:
@@ -129,14 +133,15 @@ def prepare(
         labels, case.contrasts, case.D, use, pi, labels.x_of_l, tumor_mm3, case.grid.voxel_volume
     )
     held_z = _around_core(held_z, held_y)
-    flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.w, config.u))
+    flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.gem.w, config.gem.u))
     first = joint.most_probable(volume, pi, flat, fit.theta)
     bright = enhancing(fit.labels, case.contrasts, case.D, fit.theta)
     first = start_labels(first, bright, spacing, np.random.default_rng([seed, 0]))
     first = _as_held(first, held_z, held_y, labels)
     region = (use != UNUSED) & (brain > 0)
     own = joint.packed(volume, pi)
-    chain = Chain(labels, volume, own, prior, *shapes, region, seed, held_z, held_y, full_every)
+    pace = (config.gibbs.full_every, config.gibbs.rest_every, config.gibbs.burn_in)
+    chain = Chain(labels, volume, own, prior, *shapes, region, seed, held_z, held_y, *pace)
     return chain, start(chain, released(fit.theta, fit.labels, labels), first)
 
 
@@ -176,16 +181,24 @@ def sweep(chain: Chain, state: State) -> tuple[State, Info]:
     number = state.sweep + 1
     rng = np.random.default_rng([chain.seed, number])
     theta = update_theta(state.theta, state.moments, chain.prior, sampler(rng))
-    is_full = state.sweep % chain.full_every == 0
-    active = chain.everywhere if is_full else state.active
-    likely = np.zeros(active.shape, np.uint8) if is_full and chain.full_every > 1 else None
-    labels, moments = draw_labels(chain, theta, state.labels, active, number, rng, likely)
+    since_full = state.sweep % chain.full_every
+    active = chain.everywhere if since_full == 0 else state.active
+    likely = np.zeros(active.shape, np.uint8) if since_full == 0 and chain.full_every > 1 else None
+    rest = None
+    if since_full == 0 or chain.rest_every == 1 or number > chain.rest_until:
+        labels, moments = draw_labels(chain, theta, state.labels, active, number, rng, likely)
+    else:
+        rows, labels, rest = active.any(2), state.labels, state.rest
+        if rest is None or since_full % chain.rest_every == 0:
+            labels, rest = draw_rest(chain, theta, labels, ~rows, number)
+        labels, moments = draw_labels(chain, theta, labels, active, number, rng, rows=rows)
+        moments += rest
     if likely is not None:
         near = maximum_filter(np.maximum(likely, labels.z + labels.y), 2 * MARGIN + 1)
         active = np.where(chain.region, near, np.uint8(0))
     changed = (labels.z + labels.y) != (state.labels.z + state.labels.y)
     info = Info(number, *(int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed)))
-    return State(number, theta, labels, moments, active), info
+    return State(number, theta, labels, moments, active, rest), info
 
 
 def draw_labels(
@@ -196,8 +209,12 @@ def draw_labels(
     number: int,
     rng: np.random.Generator,
     likely: npt.NDArray[np.uint8] | None = None,
+    rows: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Labels, Moments]:
-    """H^z and H^y given z and y, then l, z, y and t given them; color by color where neighbors depend."""
+    """H^z and H^y given z and y, then l, z, y and t given them; color by color where neighbors depend.
+
+    With `rows` (X, Y), of these alone.
+    """
     parts = []
     tumor, core = active >= 1, active >= 2
     for color in range(chain.colors):
@@ -214,9 +231,29 @@ def draw_labels(
             color=color if chain.colors > 1 else -1,
             active=active,
             likely=likely,
+            rows=rows,
         )
         parts.append(moments)
     return labels, reduce(add, parts)
+
+
+def draw_rest(
+    chain: Chain, theta: Theta, labels: Labels, rows: npt.NDArray[np.bool_], number: int
+) -> tuple[Labels, Moments]:
+    """l and t of rows (X, Y) in which no tumor is considered: no neighbors depend, all at once."""
+    none = np.zeros(labels.z.shape, np.uint8)
+    unread = np.zeros((0, 0, 0), np.float32)
+    return joint.draw(
+        chain.volume,
+        chain.pi,
+        chain.groups,
+        theta,
+        (unread, unread),
+        labels,
+        key=(chain.seed, number * chain.colors),
+        active=none,
+        rows=rows,
+    )
 
 
 def sweeps(chain: Chain, state: State, config: GibbsConfig) -> Iterator[tuple[State, Info]]:
@@ -347,6 +384,7 @@ def to_arrays(state: State) -> dict[str, npt.NDArray]:
         **{f"theta_{k}": v for k, v in vars(theta).items()},
         **{f"moments_{f.name}": getattr(moments, f.name) for f in fields(moments)},
         **{f"labels_{k}": v for k, v in vars(labels).items()},
+        **({f"rest_{f.name}": getattr(state.rest, f.name) for f in fields(state.rest)} if state.rest else {}),
     }
 
 
@@ -356,12 +394,14 @@ def from_arrays(arrays: Mapping[str, npt.NDArray]) -> State:
     def part(name: str) -> dict[str, npt.NDArray]:
         return {k.removeprefix(name): arrays[k] for k in arrays if k.startswith(name)}
 
+    rest = part("rest_")
     return State(
         int(arrays["sweep"]),
         Theta(**part("theta_")),
         Labels(**part("labels_")),
         Moments(**part("moments_")),
         arrays["active"],
+        Moments(**rest) if rest else None,
     )
 
 

@@ -116,19 +116,20 @@ def draw(
     color: int = -1,
     active: Mask | None = None,
     likely: Mask | None = None,
+    rows: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Labels, Moments]:
     """(l, z, y) ~ Eq. (7) jointly with t ~ Eq. (A.1), and the moments of that t.
 
     `fields` are the log-odds that the shape priors give z and y, (X, Y, Z) float32; either infinity decides.
     Tumor is considered where `active` (X, Y, Z) is 1 or 2, core where it is 2; without it, everywhere. `key`
-    is a seed and a number of the pass. Voxels that take no part, or are not of `color`, keep their labels
-    from `before`. `likely` (X, Y, Z) uint8, if given, is set to 1 where tumor was not out of the question, to
-    2 where core was not.
+    is a seed and a number of the pass. Voxels that take no part, or are not of `color`, or not in one of
+    `rows` (X, Y), keep their labels from `before`, and the moments are without them. `likely` (X, Y, Z)
+    uint8, if given, is set to 1 where tumor was not out of the question, to 2 where core was not.
     """
     active = np.full(v.use.shape, 2, np.uint8) if active is None else active
     out = (before.l.copy(), before.z.copy(), before.y.copy())
     g = _gaussians(v, theta)
-    sums = voxels_draw.draw(v, pi, groups, g, fields, active, key, out, color, likely)
+    sums = voxels_draw.draw(v, pi, groups, g, fields, active, key, out, color, likely, rows)
     return Labels(*out), Moments(*sums)
 
 

@@ -57,20 +57,24 @@ def draw(
     out: tuple[Mask, Mask, Mask],
     color: int = -1,
     likely: Mask | None = None,
+    rows: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Draws into out = (column, level >= 1, level == 2), each (X, Y, Z) uint8; returns n, d, dd, cos, dcos.
 
     `active` (X, Y, Z) is the highest level that is considered. `fields` (X, Y, Z) float32 are added to the
     log prior of level >= 1 and of level 2, and read only where these are considered; either infinity decides.
     `key` is a seed and a counter of passes. `color` 0 to 7 draws only voxels of that parity of (x, y, z), so
-    that neighbors rest. `likely`, if given, is set to the highest level that was reached with a probability
-    of at least LIKELY.
+    that neighbors rest; `rows` (X, Y), if given, draws only voxels of these rows. `likely`, if given, is set
+    to the highest level that was reached with a probability of at least LIKELY.
     """
+    rows = np.ones(v.use.shape[:2], np.bool_) if rows is None else rows
     likely = np.zeros((0, 0, 0), np.uint8) if likely is None else likely
     sums = no_sums(v, len(groups.x_of_q))
     lost = np.zeros(len(sums.data), np.int64)
     seed, counter = np.uint64(key[0]), np.int64(key[1])
-    over_slabs(_draw, v, prior, groups, g, fields, active, seed, counter, color, out, likely, sums, lost)
+    over_slabs(
+        _draw, v, prior, groups, g, fields, active, seed, counter, color, rows, out, likely, sums, lost
+    )
     require_prior(lost)
     return finish(sums, v)
 
@@ -89,7 +93,8 @@ def count_columns(column, counts):
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)
 def _draw(
-    first, last, v, channels, prior, groups, g, fields, active, seed, counter, color, out, likely, sums, lost
+    first, last, v, channels, prior, groups, g, fields, active, seed, counter, color, rows, out, likely, sums,
+    lost,
 ):  # fmt: skip
     N, Q, Y, Z = len(channels), len(groups.x_of_q), v.use.shape[1], v.use.shape[2]
     row = row_buffers(N, prior.seen.shape[2], len(groups.level), Q, Z)
@@ -104,7 +109,7 @@ def _draw(
     column, one, two = out
     for at in range((last - first) * Y):
         x, y = first + at // Y, at % Y
-        if color >= 0 and ((x & 1) != color >> 2 or (y & 1) != ((color >> 1) & 1)):
+        if not rows[x, y] or (color >= 0 and ((x & 1) != color >> 2 or (y & 1) != ((color >> 1) & 1))):
             continue
         b, w, padded = load_data(v, g, x, y, row)
         if w == 0:

@@ -5,9 +5,9 @@
 A whole head with tumor is drawn from the model and scanned as T1c, FLAIR, T2 and T1 at 1 mm; the same head is
 scanned with its skull stripped. Every run is the command as a user starts it: 200 + 50 sweeps, report
 included, compiled kernels in their cache (`cold`: none). `--fast` is compared by the Dice of its tumor with
-the drawn truth. What grows with threads and contrasts is told by short runs of 20 + 10 sweeps. The peer gets
-the same images and threads; it knows no tumor. `load` is what else the machine was doing
-when a run began: above 0, others shared its cores.
+the drawn truth. What grows with threads, contrasts and voxels is told by short runs of 20 + 10 sweeps. The
+peer gets the same images and threads; it knows no tumor. `load` is what else the machine was doing when a run
+began: above 0, others shared its cores. `help_s` is the best of five of `tumoar --help`.
 
 Prints, as its last line, one JSON object; the full run writes docs/results/run.md.
 """
@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 from crbm import peak_gflops
 from matplotlib.figure import Figure
+from timing import best
 
 from tumoar.api import load_result
 from tumoar.evaluate import dice
@@ -142,6 +143,7 @@ def runs(folder: Path, threads: int, run_samseg: str | None, quick: bool) -> dic
     add("short, 1 thread", head, *SHORT, of=1)
     with tempfile.TemporaryDirectory() as cache:
         add("short, cold", head, *SHORT, cache=Path(cache))
+    add("short, skull-stripped", stripped, *SHORT)
     for count in (1, 2, 3):
         add(f"short, {count} of 4 contrasts", head, *SHORT, names=CONTRASTS[:count])
     if run_samseg:
@@ -197,6 +199,9 @@ def summary(rows: dict[str, dict[str, float]], threads: int) -> dict[str, float]
     out["sweep_s"] = (whole["sample"] - rows["short"]["sample"]) / (250 - 30)
     out["core_seconds_per_patient"] = whole["cpu_s"]
     out["peak_gflops_of_one_core"] = peak_gflops()
+    out["help_s"] = best(
+        lambda: subprocess.run([sys.executable, "-m", "tumoar", "--help"], stdout=subprocess.DEVNULL), 5
+    )
     if "run_samseg" in rows:
         out["peer_ratio"] = rows["run_samseg"]["seconds"] / whole["seconds"]
         out["peer_memory_ratio"] = rows["run_samseg"]["peak_gb"] / whole["peak_gb"]

@@ -190,7 +190,9 @@ def _sampled(
     stored = keeper.load(name)
     if stored is not None:
         begin = gibbs.from_arrays(stored)
-        tally.restore({k.removeprefix("tally_"): v for k, v in stored.items() if k.startswith("tally_")})
+        counts = {k.removeprefix("tally_"): v for k, v in stored.items() if k.startswith("tally_")}
+        if counts:
+            tally.restore(counts)
         infos = [gibbs.Info(*map(int, row)) for row in stored["infos"]]
     total = config.gibbs.burn_in + config.gibbs.samples
     cubic = case.grid.voxel_volume / 1000
@@ -201,7 +203,7 @@ def _sampled(
             tally.add(state.labels)
         watch(Progress(stage, info.sweep, total, {"GTV": info.core * cubic, "tumor": info.tumor * cubic}))
         if info.sweep % EVERY == 0 or info.sweep == total:
-            counts = {f"tally_{k}": v for k, v in tally.arrays().items()}
+            counts = {f"tally_{k}": v for k, v in tally.arrays().items()} if tally.samples else {}
             keeper.save(name, {**gibbs.to_arrays(state), **counts, "infos": np.array(infos)})
     return tally, tuple(infos), state.theta
 

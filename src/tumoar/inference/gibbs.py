@@ -188,13 +188,13 @@ def sweep(chain: Chain, state: State) -> tuple[State, Info]:
     if since_full == 0 or chain.rest_every == 1 or number > chain.rest_until:
         labels, moments = draw_labels(chain, theta, state.labels, active, number, rng, likely)
     else:
-        rows, labels, rest = active.any(2), state.labels, state.rest
+        rows, labels, rest = np.asarray(active.any(2)), state.labels, state.rest
         if rest is None or since_full % chain.rest_every == 0:
             labels, rest = draw_rest(chain, theta, labels, ~rows, number)
         labels, moments = draw_labels(chain, theta, labels, active, number, rng, rows=rows)
         moments += rest
     if likely is not None:
-        near = maximum_filter(np.maximum(likely, labels.z + labels.y), 2 * MARGIN + 1)
+        near = _widened(np.maximum(likely, labels.z + labels.y))
         active = np.where(chain.region, near, np.uint8(0))
     changed = (labels.z + labels.y) != (state.labels.z + state.labels.y)
     info = Info(number, *(int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed)))
@@ -403,6 +403,16 @@ def from_arrays(arrays: Mapping[str, npt.NDArray]) -> State:
         arrays["active"],
         Moments(**rest) if rest else None,
     )
+
+
+def _widened(level: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The largest level within MARGIN voxels along each axis."""
+    out = np.zeros_like(level)
+    some = [np.flatnonzero(np.any(level, axis=others)) for others in ((1, 2), (0, 2), (0, 1))]
+    if len(some[0]):
+        box = tuple(slice(max(0, i[0] - MARGIN), i[-1] + MARGIN + 1) for i in some)
+        out[box] = maximum_filter(level[box], 2 * MARGIN + 1)
+    return out
 
 
 def _key(rng: np.random.Generator) -> int:

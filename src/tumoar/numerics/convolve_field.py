@@ -13,6 +13,7 @@ bit, on any number of threads.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import NamedTuple
 
 import numba as nb
@@ -144,11 +145,11 @@ def _wanted_units(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Per row (j0, j1) of hidden units the range lo <= j2 < hi that reaches a wanted voxel, empty if none."""
     first, last = np.pad(first, pad, constant_values=_FAR), np.pad(last, pad, constant_values=-_FAR)
-    for axis in (0, 1):
-        n = first.shape[axis] - REACH
-        first = np.min([np.take(first, range(d, d + n), axis) for d in range(REACH + 1)], axis=0)
-        last = np.max([np.take(last, range(d, d + n), axis) for d in range(REACH + 1)], axis=0)
-    return np.maximum(first - REACH, 0).astype(np.int32), np.minimum(last, n2).astype(np.int32)
+    for _ in range(2):  # the other axis after each
+        n = len(first) - REACH
+        first = reduce(np.minimum, (first[d : d + n] for d in range(REACH + 1))).T
+        last = reduce(np.maximum, (last[d : d + n] for d in range(REACH + 1))).T
+    return np.maximum(first - REACH, 0).astype(np.int32, "C"), np.minimum(last, n2).astype(np.int32, "C")
 
 
 @nb.njit(inline="always")

@@ -49,46 +49,6 @@ MOST = 15.0  # degrees
 GOAL = 0.97
 FINE = 0.5  # mm, of what is scanned
 AROUND = 16.0  # mm, so that a turned head stays in its image
-READ = """## What it says
-
-One head is little to go by, and each scan was fitted once. On it, turning is not what loses the optic
-nerves: turned in the scanner it agrees with its truth no worse than straight, and scanned twice, nothing
-turned, it agrees with itself as little as with a turned one. Scans differ in noise and bias field alone,
-and that is enough to find the nerves or to lose most of them; the same straight head with 12 instead of 16
-mm of air around it, and so other noise, had 0.678 and 0.709. Images turned by interpolation have the lowest
-Dice with the truth for most organs, but for the nerves not lower than two straight scans differ. For chiasm
-and nerves the comparison alone costs more than the goal allows.
-
-## How it was looked for
-
-Controls on head 0, drawn at 1 mm on the grid of its images, where edges fall between voxels; each fitted
-once. Dice of the left and right optic nerve with the truth:
-
-| images | placement | left | right |
-|---|---|---|---|
-| straight | own | 0.835 | 0.850 |
-| straight | that of the turned images | 0.845 | 0.909 |
-| turned as labels, then scanned | own | 0.846 | 0.863 |
-| turned by linear interpolation | own | 0.174 | 0.256 |
-| turned by linear interpolation | that of the straight images | 0.619 | 0.614 |
-| turned by B-spline interpolation | own | 0.664 | 0.710 |
-| not turned, shifted by half a voxel, constant air around | that of the straight images | 0.156 | 0.264 |
-| not turned, averaged over 2 x 2 x 2 voxels, nothing around | that of the straight images | 0.162 | 0.273 |
-| not turned, scanned with 0.5 mm more blur | that of the straight images | 0.521 | 0.582 |
-| not turned, a third of the noise | that of the straight images | 0.791 | 0.820 |
-| not turned, blurred by 1/6 voxel² along each axis | own | 0.799 | 0.825 |
-
-The rows with half a voxel are scored after a way back that costs thin organs something. Air that fills the
-corners does not matter: one of the two has it, the other not. Of the voxels of a nerve that are missed in
-the images turned by linear interpolation, from the placement of the straight ones, more than half become
-fat, which their blurred edge resembles. The blur that interpolation has on average is not enough to lose
-the nerves; that of half a voxel is. Placement counts once images are blurred, and hardly before:
-interpolated, the head was placed 5 % larger, and its eyes 9 and 6 mm off instead of 5 and 3.
-
-Not known: whether a fit loses the nerves by its start (the placement, which in the end looks at what is
-near the brain alone) or by its mixtures. Heads drawn on the grid of their images, as these controls are,
-flatter: in a patient's scan edges fall within voxels.
-""".splitlines()
 QUICK = GemConfig(outer_iterations=1, em_iterations=3, deformation_steps=1)
 
 
@@ -199,7 +159,7 @@ def page(found: list[dict]) -> str:
     for name in ("again", "scanned", "image"):
         low = [o for o, m in same.items() if m[name] < GOAL]
         lines += [f"Below it in `{name}`: {', '.join(low) or 'none'}."]
-    return "\n".join([*lines, "", *READ, ""])
+    return "\n".join([*lines, "", "What was looked for and found: [decision 0020](../decisions/0020-placement.md).", ""])
 
 
 def main() -> None:

@@ -159,7 +159,9 @@ def page(found: list[dict]) -> str:
     for name in ("again", "scanned", "image"):
         low = [o for o, m in same.items() if m[name] < GOAL]
         lines += [f"Below it in `{name}`: {', '.join(low) or 'none'}."]
-    return "\n".join([*lines, "", "What was looked for and found: [decision 0020](../decisions/0020-placement.md).", ""])
+    return "\n".join(
+        [*lines, "", "What was looked for and found: [decision 0020](../decisions/0020-placement.md).", ""]
+    )
 
 
 def main() -> None:

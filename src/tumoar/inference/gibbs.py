@@ -30,7 +30,7 @@ from tumoar.model.joint import Labels
 from tumoar.model.shape.base import ShapePrior, of_color
 from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics.voxels import UNUSED, Groups, Prior, Volume
-from tumoar.numerics.voxels_draw import count_columns
+from tumoar.numerics.voxels_draw import count_labels
 
 Field = npt.NDArray[np.float32]
 Held = npt.NDArray[np.int8]
@@ -196,7 +196,7 @@ def sweep(chain: Chain, state: State) -> tuple[State, Info]:
     if likely is not None:
         near = _widened(np.maximum(likely, labels.z + labels.y))
         active = np.where(chain.region, near, np.uint8(0))
-    changed = (labels.z + labels.y) != (state.labels.z + state.labels.y)
+    changed = (labels.z ^ state.labels.z) | (labels.y ^ state.labels.y)
     info = Info(number, *(int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed)))
     return State(number, theta, labels, moments, active, rest), info
 
@@ -290,14 +290,12 @@ class Tally:
         """One sample more; at most 255."""
         if self.samples == 255:
             raise ValueError("at most 255 samples can be counted")
-        l, z, y = (v.ravel()[self.at] for v in (labels.l, labels.z, labels.y))
-        count_columns(l, self.l)
-        self.z += z
-        self.y += y
+        l, z, y = (v.ravel() for v in (labels.l, labels.z, labels.y))
+        *structures, tumor, core = count_labels(self.at, l, z, y, self.l, self.z, self.y)
         self.samples += 1
-        self.volumes.append(np.append(np.bincount(l, minlength=self.labels.K), [z.sum() - y.sum(), y.sum()]))
+        self.volumes.append(np.array([*structures, tumor - core, core]))
         if self.keeps:
-            self.kept.append(zlib.compress(np.stack([l, z, y]).tobytes(), 1))
+            self.kept.append(zlib.compress(np.stack([v[self.at] for v in (l, z, y)]).tobytes(), 1))
 
     def vote(self) -> Votes:
         """More than half of the samples for z and y; the most frequent l, within the brain where z won.

@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +129,10 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
     for folder in ("structures", "probabilities", "native"):
         (work / folder).mkdir()
     main = deliver(result, case.reference)
-    write_nifti(work / "segmentation.nii.gz", main.labels, main.grid)
-    entropy = to_input(result.entropy(), case, case.reference)
-    write_nifti(work / "uncertainty.nii.gz", entropy, main.grid)
     wanted = [o for o in result.table.organs if not options.organs or o.name in options.organs]
-    rows = each(lambda organ: _write_organ(work, result, main, organ, options.least_cm3), wanted)
+    tasks: list[Callable[[], Any]] = [partial(_write_maps, work, result, main)]
+    tasks += [partial(_write_organ, work, result, main, organ, options.least_cm3) for organ in wanted]
+    _, *rows = each(lambda task: task(), tasks)
     _require_sides(work, result, main)
     done: dict[str, Delivered] = {case.reference: main}
     for given in case.inputs:
@@ -142,6 +142,13 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
     if options.samples:
         _write_samples(work / "samples", result)
     return rows
+
+
+def _write_maps(work: Path, result: Segmentation, main: Delivered) -> None:
+    """All labels in one map, and how sure they are."""
+    write_nifti(work / "segmentation.nii.gz", main.labels, main.grid)
+    entropy = to_input(result.entropy(), result.case, result.case.reference)
+    write_nifti(work / "uncertainty.nii.gz", entropy, main.grid)
 
 
 def _write_organ(

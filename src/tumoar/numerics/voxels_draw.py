@@ -85,10 +85,20 @@ def most_probable(v: Volume, pi: Array, groups: Groups, g: Gaussians, out: tuple
 
 
 @nb.njit(parallel=True, cache=True)
-def count_columns(column, counts):
-    """Adds 1 to counts[column[i], i] for every voxel i."""
-    for i in nb.prange(len(column)):
-        counts[column[i], i] += 1
+def count_labels(at, column, one, two, columns, ones, twos):
+    """Adds what is drawn at the places `at` to counts[column, i], ones[i] and twos[i]; totals of each."""
+    blocks, K = 64, len(columns)
+    totals = np.zeros((blocks, K + 2), np.int64)
+    for block in nb.prange(blocks):
+        for i in range(block * len(at) // blocks, (block + 1) * len(at) // blocks):
+            k, z, y = column[at[i]], one[at[i]], two[at[i]]
+            columns[k, i] += 1
+            ones[i] += z
+            twos[i] += y
+            totals[block, k] += 1
+            totals[block, K] += z
+            totals[block, K + 1] += y
+    return totals.sum(0)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)

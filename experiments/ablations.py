@@ -31,7 +31,7 @@ from samples import collected, patient, sampled
 from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.evaluate import dice
 from tumoar.image import HOUNSFIELD_RANGE, HOUNSFIELD_UNIT, Case
-from tumoar.inference.gibbs import Votes
+from tumoar.inference.tally import Votes
 from tumoar.io.models import default_model
 from tumoar.model.generative import Model
 from tumoar.result import organ_mask

@@ -33,6 +33,7 @@ from tumoar.evaluate import dice
 from tumoar.image import Grid
 from tumoar.inference import gibbs
 from tumoar.inference.initialise import start_prior
+from tumoar.inference.tally import Tally
 from tumoar.io.models import default_model
 from tumoar.labels import LabelTable
 from tumoar.model import joint
@@ -129,7 +130,7 @@ def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
     region = (use != UNUSED) & (pi[..., labels.in_brain].sum(-1) > 0)
     own = joint.packed(volume, pi)
     chain = gibbs.Chain(labels, volume, own, prior, model.shape_z, model.shape_y, region, number)
-    tally = gibbs.Tally(labels, use)
+    tally = Tally(labels, use)
     for state, info in gibbs.sweeps(chain, gibbs.start(chain, theta, first), sweeps):
         if info.sweep > sweeps.burn_in:
             tally.add(state.labels)

@@ -28,7 +28,7 @@ from samples import SEED, collected, patient, sampled
 from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.contrasts import core_is_identifiable, find_contrast
 from tumoar.evaluate import Scores, compare
-from tumoar.inference.gibbs import Votes
+from tumoar.inference.tally import Votes
 from tumoar.io.models import default_model
 from tumoar.report.boxes import box_plots
 from tumoar.result import organ_mask

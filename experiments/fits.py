@@ -37,7 +37,7 @@ from tumoar.evaluate import dice
 from tumoar.image import Case
 from tumoar.inference import gem, gibbs
 from tumoar.inference.affine import place_affine
-from tumoar.inference.gibbs import Votes
+from tumoar.inference.tally import Votes
 from tumoar.io.models import default_model
 from tumoar.model import joint
 from tumoar.model.atlas import pi

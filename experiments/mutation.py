@@ -49,7 +49,7 @@ AFTER = """The score is that of the tests as they are now. Twenty-three more cha
 and have a test since: values that could be written to, the volume of a voxel, excluded voxels, turns and
 axes at their bounds (`image.py`); voxels without a value, headers of a megabyte, files of three bytes, units
 and rotations in their sentences (`io/nifti*.py`); folders of too many files, folders named as slices, slices
-turned, scaled or alone (`io/dicom.py`); volumes of edema in every sample (`inference/gibbs.py`, where votes
+turned, scaled or alone (`io/dicom.py`); volumes of edema in every sample (`inference/tally.py`, where votes
 of several chains got a test before they were tried); expected voxels that are not whole
 (`model/theta_prior.py`).
 
@@ -73,7 +73,7 @@ TARGETS = (
     Target("io/nifti.py", 60, NIFTI),
     Target("io/nifti_header.py", 40, NIFTI),
     Target("io/dicom.py", 20, ("tests/io/test_dicom.py", "tests/io/test_security.py")),
-    Target("inference/gibbs.py", 40, VOTES, ("Tally.add", "Tally.vote", "Tally.fraction", "pooled")),
+    Target("inference/tally.py", 40, VOTES, ("Tally.add", "Tally.vote", "Tally.fraction", "pooled")),
     Target(
         "model/conditionals.py", 40,
         ("tests/model/test_conditionals.py", "tests/inference/test_conditional_ratios.py"),

@@ -34,7 +34,7 @@ from tumoar.evaluate import dice
 from tumoar.image import Case
 from tumoar.inference import gibbs
 from tumoar.inference.gem import Fit
-from tumoar.inference.gibbs import Votes
+from tumoar.inference.tally import Tally, Votes
 from tumoar.io.models import default_model
 from tumoar.model.generative import Model, with_prior
 
@@ -71,14 +71,12 @@ def patient(number: int, folder: Path, names: tuple[str, ...] = SCANS, slices: f
     return Patient(f"head {head}, {name}", *scanned(head, name, names, rngs, folder, slices))
 
 
-def sampled(
-    case: Case, fit: Fit, model: Model, config: Config, burn_ins: Sequence[int] = ()
-) -> list[gibbs.Tally]:
+def sampled(case: Case, fit: Fit, model: Model, config: Config, burn_ins: Sequence[int] = ()) -> list[Tally]:
     """All samples of one chain, counted from each of the burn-ins on; by default from that of the config."""
     model = with_prior(model, config)
     shapes = (model.shape_z, model.shape_y)
     chain, begin = gibbs.prepare(case, fit, shapes, model.tumor_mm3, config, SEED)
-    tallies = {n: gibbs.Tally(chain.labels, chain.volume.use) for n in burn_ins or (config.gibbs.burn_in,)}
+    tallies = {n: Tally(chain.labels, chain.volume.use) for n in burn_ins or (config.gibbs.burn_in,)}
     for state, info in gibbs.sweeps(chain, begin, config.gibbs):
         for burn_in, tally in tallies.items():
             if burn_in < info.sweep <= burn_in + config.gibbs.samples:

@@ -29,9 +29,9 @@ from tumoar.evaluate import dice
 from tumoar.image import Grid, Image
 from tumoar.inference import gem
 from tumoar.inference.affine import place_affine
-from tumoar.inference.gibbs import Votes
 from tumoar.inference.initialise import voxels_in_use
 from tumoar.inference.resample import resample
+from tumoar.inference.tally import Votes
 from tumoar.io.models import default_model
 from tumoar.model import joint
 from tumoar.model.atlas import pi as label_pi

@@ -8,8 +8,9 @@ import small_head
 from tumoar.config import Config, GibbsConfig
 from tumoar.inference.affine import AffineResult
 from tumoar.inference.gem import Fit, Step, placed_on
-from tumoar.inference.gibbs import Info, Tally
+from tumoar.inference.gibbs import Info
 from tumoar.inference.initialise import tied
+from tumoar.inference.tally import Tally
 from tumoar.labels import LabelTable
 from tumoar.model.gmm import Theta
 from tumoar.model.joint import Labels

@@ -12,7 +12,7 @@ from tumoar.contrasts import find_contrast
 from tumoar.errors import ChannelError
 from tumoar.image import Grid
 from tumoar.inference.gem import placed_on
-from tumoar.inference.gibbs import Tally
+from tumoar.inference.tally import Tally
 from tumoar.numerics.threads import use_threads
 from tumoar.pipeline import Given
 from tumoar.review import check_coverage, review

@@ -16,7 +16,7 @@ from tumoar.config import Config
 from tumoar.deliver import deliver
 from tumoar.dose import Dvh, Sampled, dvh, pieces_of_mask, thinned
 from tumoar.errors import GeometryError
-from tumoar.inference.gibbs import Votes
+from tumoar.inference.tally import Votes
 from tumoar.io.dicom import grid_of
 from tumoar.io.dose import read_dose
 from tumoar.io.images import read_scans, series_at

@@ -10,7 +10,7 @@ from scipy import ndimage as ndi
 
 from tumoar.assemble import to_input
 from tumoar.image import Grid
-from tumoar.inference.gibbs import Votes
+from tumoar.inference.tally import Votes
 from tumoar.result import Segmentation, exclusive
 
 Mask = npt.NDArray[np.bool_]

@@ -18,6 +18,7 @@ from tumoar.errors import ChannelError
 from tumoar.image import Case
 from tumoar.inference import gem, gibbs
 from tumoar.inference.affine import AffineResult, place_affine
+from tumoar.inference.tally import Tally
 from tumoar.model.generative import Model, with_prior
 from tumoar.model.gmm import Theta
 from tumoar.result import Segmentation
@@ -170,7 +171,7 @@ def _sampled(
     keeper: Keeper,
     watch: Callable[[Progress], None],
     keeps_samples: bool,
-) -> tuple[gibbs.Tally, tuple[gibbs.Info, ...], Theta]:
+) -> tuple[Tally, tuple[gibbs.Info, ...], Theta]:
     """Algorithm 1: one chain's votes, what its sweeps had to tell, and its last θ."""
     own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
     shapes = (model.shape_z, model.shape_y)
@@ -184,7 +185,7 @@ def _sampled(
         held_z=given.z,
         held_y=given.y,
     )
-    tally = gibbs.Tally(chain.labels, chain.volume.use, keeps=keeps_samples)
+    tally = Tally(chain.labels, chain.volume.use, keeps=keeps_samples)
     infos: list[gibbs.Info] = []
     stage, name = "sample" if config.chains == 1 else f"sample {number + 1}", f"chain_{number}"
     stored = keeper.load(name)

@@ -19,7 +19,8 @@ from tumoar.config import Config
 from tumoar.image import Case
 from tumoar.inference.affine import AffineResult
 from tumoar.inference.gem import Fit
-from tumoar.inference.gibbs import Info, Tally, Votes, pooled
+from tumoar.inference.gibbs import Info
+from tumoar.inference.tally import Tally, Votes, pooled
 from tumoar.labels import LabelTable, Organ
 from tumoar.model.gmm import Theta
 

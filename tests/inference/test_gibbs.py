@@ -18,6 +18,7 @@ from tiny_chain import CRBM, ENUMERATED, LABELS, TinyModel, mixtures
 
 from tumoar.config import Config, GemConfig, GibbsConfig, Level
 from tumoar.inference import gem, gibbs
+from tumoar.inference.tally import Tally, pooled
 from tumoar.model import joint
 from tumoar.model.shape.base import FlatPrior
 from tumoar.model.shape.mrf import FirstOrderMRF
@@ -130,7 +131,7 @@ def test_saved_and_loaded_it_continues_exactly(small, pace):
 def test_tumor_and_tissue_are_found_and_forbidden_states_never_drawn(small):
     c, state = small
     l, z, y = small_head.truth()
-    tally = gibbs.Tally(c.labels, c.volume.use)
+    tally = Tally(c.labels, c.volume.use)
     config = GibbsConfig(burn_in=5, samples=7)
     for now, info in gibbs.sweeps(c, state, config):
         state = now
@@ -198,7 +199,7 @@ def labels_of(l: list[int], z: list[int], y: list[int]) -> joint.Labels:
 
 
 def test_votes_are_strict_and_tumor_is_voted_inside_the_brain():
-    tally = gibbs.Tally(LABELS, np.ones((3, 1, 1), np.uint8))
+    tally = Tally(LABELS, np.ones((3, 1, 1), np.uint8))
     # voxel 0: a tie; voxel 1: tumor in 26 of 50 split over two structures, background 24; voxel 2: labels tie
     for i in range(50):
         tumor = i < 26
@@ -216,13 +217,13 @@ def test_votes_are_strict_and_tumor_is_voted_inside_the_brain():
 def test_chains_are_pooled_as_if_one_had_drawn_all():
     use = np.array([1, UNUSED, 1, 1], np.uint8).reshape(-1, 1, 1)
     rng = np.random.default_rng(3)
-    one, two, both = (gibbs.Tally(LABELS, use, keeps=True) for _ in range(3))
+    one, two, both = (Tally(LABELS, use, keeps=True) for _ in range(3))
     for i in range(9):
         z = rng.integers(0, 2, 4)
         drawn = labels_of(rng.integers(1, 3, 4).tolist(), z.tolist(), (z * rng.integers(0, 2, 4)).tolist())
         (one if i < 4 else two).add(drawn)
         both.add(drawn)
-    found = gibbs.pooled([one, two])
+    found = pooled([one, two])
     assert found.samples == 9
     for name in "lzy":
         np.testing.assert_array_equal(getattr(found, name), getattr(both, name))
@@ -240,11 +241,11 @@ def test_chains_are_pooled_as_if_one_had_drawn_all():
     assert found.fraction(names).ravel().tolist() == [1, 0, 1, 1], "a voxel that is not used has no votes"
     assert found.fraction().max() == 0
     assert [d.z.tolist() for d in found.drawn()] == [d.z.tolist() for d in both.drawn()]
-    assert gibbs.pooled([one]) is one
+    assert pooled([one]) is one
 
 
 def test_votes_are_counted_in_bytes():
-    tally = gibbs.Tally(LABELS, np.ones((1, 1, 1), np.uint8))
+    tally = Tally(LABELS, np.ones((1, 1, 1), np.uint8))
     for _ in range(255):
         tally.add(labels_of([1], [1], [1]))
         assert tally.fraction(tumor=("core",)).item() == 1
@@ -254,7 +255,7 @@ def test_votes_are_counted_in_bytes():
 
 
 def test_nothing_counted_is_no_share():
-    assert gibbs.Tally(LABELS, np.ones((1, 1, 1), np.uint8)).fraction(("background",)).item() == 0
+    assert Tally(LABELS, np.ones((1, 1, 1), np.uint8)).fraction(("background",)).item() == 0
 
 
 def test_effective_size_of_a_first_order_process():

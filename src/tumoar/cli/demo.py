@@ -63,8 +63,8 @@ def compare(result: Segmentation, truth: Truth) -> list[dict[str, Any]]:
     import numpy as np
 
     from tumoar.evaluate import dice
-    from tumoar.inference.gibbs import Votes
     from tumoar.inference.resample import resample
+    from tumoar.inference.tally import Votes
     from tumoar.result import organ_mask
 
     table, grid = result.table, result.case.grid

@@ -6,8 +6,7 @@ the number of the sweep: a state that is saved and loaded continues exactly as i
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, reduce
 from operator import add
@@ -30,7 +29,6 @@ from tumoar.model.joint import Labels
 from tumoar.model.shape.base import ShapePrior, of_color
 from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics.voxels import UNUSED, Groups, Prior, Volume
-from tumoar.numerics.voxels_draw import count_labels
 
 Field = npt.NDArray[np.float32]
 Held = npt.NDArray[np.int8]
@@ -261,116 +259,6 @@ def sweeps(chain: Chain, state: State, config: GibbsConfig) -> Iterator[tuple[St
     while state.sweep < config.burn_in + config.samples:
         state, info = sweep(chain, state)
         yield state, info
-
-
-class Votes(NamedTuple):
-    """The final labels by majority, separately on each variable (section 2.3.1)."""
-
-    l: npt.NDArray[np.uint8]
-    z: npt.NDArray[np.uint8]
-    y: npt.NDArray[np.uint8]
-
-
-class Tally:
-    """Counts samples voxel by voxel, and voxels sample by sample; keeps them, compressed, if it `keeps`."""
-
-    def __init__(self, labels: LabelTable, use: npt.NDArray[np.uint8], *, keeps: bool = False) -> None:
-        self.labels = labels
-        self.keeps = keeps
-        self.kept: list[bytes] = []
-        self.shape = use.shape
-        self.at = np.flatnonzero(use != UNUSED)
-        self.samples = 0
-        self.l = np.zeros((labels.K, len(self.at)), np.uint8)
-        self.z = np.zeros(len(self.at), np.uint8)
-        self.y = np.zeros(len(self.at), np.uint8)
-        self.volumes: list[npt.NDArray[np.int64]] = []
-
-    def add(self, labels: Labels) -> None:
-        """One sample more; at most 255."""
-        if self.samples == 255:
-            raise ValueError("at most 255 samples can be counted")
-        l, z, y = (v.ravel() for v in (labels.l, labels.z, labels.y))
-        *structures, tumor, core = count_labels(self.at, l, z, y, self.l, self.z, self.y)
-        self.samples += 1
-        self.volumes.append(np.array([*structures, tumor - core, core]))
-        if self.keeps:
-            self.kept.append(zlib.compress(np.stack([v[self.at] for v in (l, z, y)]).tobytes(), 1))
-
-    def vote(self) -> Votes:
-        """More than half of the samples for z and y; the most frequent l, within the brain where z won.
-
-        Ties go to no tumor, and to the first structure. Without the restriction a voxel could be voted tumor
-        while several structures of the brain share its votes and background has the most.
-        """
-        z = 2 * self.z.astype(int) > self.samples
-        y = 2 * self.y.astype(int) > self.samples
-        brain = np.flatnonzero(self.labels.in_brain)
-        l = np.where(z, brain[self.l[brain].argmax(0)], self.l.argmax(0))
-        return Votes(*(self._full(v, np.uint8) for v in (l, z, y)))
-
-    def fraction(self, structures: tuple[str, ...] = (), tumor: tuple[str, ...] = ()) -> Field:
-        """(X, Y, Z) share of samples in which a voxel is one of these structures, or of "core" and "edema".
-
-        Structures are counted whether or not tumor covers them.
-        """
-        votes = np.zeros(len(self.at), np.int64)
-        for name in structures:
-            votes += self.l[self.labels.l(name)]
-        if "core" in tumor:
-            votes += self.y
-        if "edema" in tumor:
-            votes += self.z - self.y
-        return self._full(votes / np.float32(max(self.samples, 1)), np.float32)
-
-    def entropy(self) -> Field:
-        """(X, Y, Z) nats: entropy of the votes on l plus that of the votes on none, edema and core."""
-        out = np.zeros(len(self.at))
-        p = np.arange(self.samples + 1) / max(self.samples, 1)
-        nats = -p * np.log(np.where(p > 0, p, 1))
-        for votes in (*self.l, self.samples - self.z, self.z - self.y, self.y):
-            out += nats[votes]
-        return self._full(out, np.float32)
-
-    def drawn(self) -> Iterator[Votes]:
-        """The samples that were kept, one after the other."""
-        for packed in self.kept:
-            l, z, y = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(3, -1)
-            yield Votes(*(self._full(v, np.uint8) for v in (l, z, y)))
-
-    def arrays(self) -> dict[str, npt.NDArray]:
-        """All counts, to be stored."""
-        volumes = np.array(self.volumes, np.int64).reshape(self.samples, self.labels.K + 2)
-        kept = np.frombuffer(b"".join(self.kept), np.uint8)
-        sizes = np.array([len(packed) for packed in self.kept], np.int64)
-        return {"l": self.l, "z": self.z, "y": self.y, "volumes": volumes, "kept": kept, "sizes": sizes}
-
-    def restore(self, arrays: Mapping[str, npt.NDArray]) -> None:
-        """Take over the counts of `arrays`."""
-        self.l, self.z, self.y = (arrays[name].copy() for name in "lzy")
-        self.volumes = list(arrays["volumes"])
-        self.samples = len(self.volumes)
-        parts = np.split(arrays["kept"], np.cumsum(arrays["sizes"])[:-1]) if len(arrays["sizes"]) else []
-        self.kept = [part.tobytes() for part in parts]
-
-    def _full(self, values: npt.NDArray, dtype: npt.DTypeLike) -> npt.NDArray:
-        out = np.zeros(self.shape, dtype)
-        out.ravel()[self.at] = values
-        return out
-
-
-def pooled(tallies: Sequence[Tally]) -> Tally:
-    """The samples of several chains on the same voxels as if one had drawn them."""
-    if len(tallies) == 1:
-        return tallies[0]
-    first = tallies[0]
-    out = Tally(first.labels, np.zeros(first.shape, np.uint8))
-    out.at = first.at
-    out.l, out.z, out.y = (sum(getattr(t, name) for t in tallies) for name in "lzy")
-    out.volumes = [row for t in tallies for row in t.volumes]
-    out.kept = [packed for t in tallies for packed in t.kept]
-    out.samples = len(out.volumes)
-    return out
 
 
 def to_arrays(state: State) -> dict[str, npt.NDArray]:

@@ -127,8 +127,9 @@ AFTER = """## What the rows leave open
 - R19: one machine. Whether another processor gives the same labels is not known.
 - R20: whole runs on a small head for M3, M4, M6, M8, M10, M11, M13, M15 and M16; M1 and M5 on what the model
   sees; M2 is R9, M9 is in R21, M12 is in R10, M14 is R19, M17 reads ten ways of storing one image. M7 (a head
-  turned by up to 15 degrees) has [a page of its own](turned.md), and is not held: the
-  optic nerves are lost in a turned head, why is not known. Whole runs and M17: ten cases each.
+  turned by up to 15 degrees) has [a page of its own](turned.md), and is not held: nor does a head that is
+  scanned twice without being turned reach it, on the one head tried. Its optic nerves are found or lost with
+  the noise of the scan. Whole runs and M17: ten cases each.
 - R21: heads of formulas. Of swapped names those are told that turn the order of CSF, gray and white matter
   around: half of the sets have T1c and T2 swapped, half T1c and FLAIR. T1 and T1c keep that order, and
   nothing tells them.

@@ -11,6 +11,7 @@ import tiny_model as tiny
 from scipy.special import logsumexp
 
 from tumoar.inference import gibbs
+from tumoar.labels import LabelTable
 from tumoar.model import joint
 from tumoar.model.gmm import Theta
 from tumoar.model.shape.base import FlatPrior, ShapePrior
@@ -33,10 +34,10 @@ def energy(shape_prior: ShapePrior):
     return lambda v: shape_prior.free_energy(np.pad(v, shape_prior.reach).astype(float))
 
 
-def mixtures(labels: joint.Labels) -> np.ndarray:
+def mixtures(labels: joint.Labels, table: LabelTable = LABELS) -> np.ndarray:
     """(X, Y, Z) x(l, z, y)."""
-    x = LABELS.x_of_l[labels.l]
-    x[labels.z == 1], x[labels.y == 1] = LABELS.edema, LABELS.core
+    x = table.x_of_l[labels.l]
+    x[labels.z == 1], x[labels.y == 1] = table.edema, table.core
     return x
 
 
@@ -79,7 +80,9 @@ class TinyModel:
             *((1, 1, 0) if self.rest is None else (always, 2, always)),
         )
 
-    def state(self, sweep: int, theta: Theta, labels: joint.Labels, D: np.ndarray, t: np.ndarray):
+    def state(
+        self, sweep: int, theta: Theta, labels: joint.Labels, D: np.ndarray, t: np.ndarray
+    ) -> gibbs.State:
         """Where a chain stands that has drawn all of this; `sweep` is not 0 if rows rest."""
         D = D.astype(float)
         active = np.where(self.in_use != UNUSED, np.uint8(2), np.uint8(0))

@@ -13,6 +13,7 @@ import pytest
 import reference_voxels as reference
 import small_head
 import tiny_model as tiny
+from scipy.ndimage import maximum_filter
 from scipy.signal import lfilter
 from tiny_chain import CRBM, ENUMERATED, LABELS, TinyModel, mixtures
 
@@ -180,7 +181,7 @@ def test_rows_far_from_tumor_rest_between_their_turns(small):
             far = ~before.active.any(2)
             assert far.any()
             assert np.array_equal(state.labels.l[far], before.labels.l[far])
-        x = mixture_of_every_voxel(c, state.labels)
+        x = mixtures(state.labels, c.labels)
         n = np.bincount(x[c.volume.use == WITH_DATA], minlength=c.labels.X)
         for m in range(c.labels.X):  # the t of rows that rest still counts
             assert state.moments.n[c.labels.component_slice(m)].sum() == pytest.approx(n[m])
@@ -188,10 +189,13 @@ def test_rows_far_from_tumor_rest_between_their_turns(small):
     assert held == [3, 5, 6, 9]
 
 
-def mixture_of_every_voxel(c: gibbs.Chain, labels: joint.Labels) -> np.ndarray:
-    x = c.labels.x_of_l[labels.l]
-    x[labels.z == 1], x[labels.y == 1] = c.labels.edema, c.labels.core
-    return x
+def test_margin_around_likely_tumor_is_the_same_as_over_the_whole_volume():
+    rng = np.random.default_rng(5)
+    corner = np.zeros((20, 17, 23), np.uint8)
+    corner[0, 16, 22] = 1
+    few = (2 * (rng.random((20, 17, 23)) < 0.001)).astype(np.uint8)
+    for level in (corner, few, 0 * few):
+        np.testing.assert_array_equal(gibbs._widened(level), maximum_filter(level, 2 * gibbs.MARGIN + 1))
 
 
 def labels_of(l: list[int], z: list[int], y: list[int]) -> joint.Labels:

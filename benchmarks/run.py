@@ -6,8 +6,9 @@ A whole head with tumor is drawn from the model and scanned as T1c, FLAIR, T2 an
 scanned with its skull stripped. Every run is the command as a user starts it: 200 + 50 sweeps, report
 included, compiled kernels in their cache (`cold`: none). `--fast` is compared by the Dice of its tumor with
 the drawn truth. What grows with threads, contrasts and voxels is told by short runs of 20 + 10 sweeps. The
-peer gets the same images and threads; it knows no tumor. `load` is what else the machine was doing when a run
-began: above 0, others shared its cores. `help_s` is the best of five of `tumoar --help`.
+peer gets the same images and threads; it knows no tumor, and is stopped after 15 times what our own run took:
+its row is then what it took at least. `load` is the machine's load when a run began, in which the run before
+still counts. `help_s` is the best of five of `tumoar --help`.
 
 Prints, as its last line, one JSON object; the full run writes docs/results/run.md.
 """
@@ -38,22 +39,33 @@ from tumoar.io.nifti import read_nifti
 PROJECT = Path(__file__).resolve().parents[1]
 CONTRASTS = ("T1c", "FLAIR", "T2", "T1")
 SHORT = ("--burn-in", "20", "--samples", "10")
+PATIENCE = 15
+"""Times our own time, after which the peer is stopped."""
 STAGES = ("read", "place", "fit", "sample", "write")
 BEGINS = {"placing": "place", "fitting": "fit", "sampling": "sample", "writing": "write"}
 """The first word of a line of progress, and the stage it belongs to; before all of them, images are read."""
 
 
-def measured(command: list[str], log: Path, env: dict[str, str] | None = None) -> dict[str, float]:
-    """Wall and processor seconds of a command and the most memory it held; its output goes to `log`."""
+def measured(
+    command: list[str], log: Path, env: dict[str, str] | None = None, most: float = np.inf
+) -> dict[str, float]:
+    """Wall and processor seconds of a command and the most memory it held; its output goes to `log`.
+
+    It is stopped after `most` seconds.
+    """
     load = os.getloadavg()[0]
     start = time.perf_counter()
     with log.open("w") as out:
         child = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
         )
-        _, status, used = os.wait4(child.pid, 0)
+        while (ended := os.wait4(child.pid, os.WNOHANG))[0] == 0:
+            time.sleep(0.05)
+            if time.perf_counter() - start > most:
+                child.kill()
+        _, status, used = ended
         child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
+    if child.returncode and time.perf_counter() - start < most:
         raise SystemExit(f"{command[0]} failed: see {log}")
     return {
         "seconds": time.perf_counter() - start,
@@ -106,11 +118,11 @@ def scored(images: Path, out: Path) -> dict[str, float]:
     }
 
 
-def peer(run_samseg: str, images: Path, folder: Path, threads: int) -> dict[str, float]:
+def peer(run_samseg: str, images: Path, folder: Path, threads: int, most: float) -> dict[str, float]:
     """`run_samseg` on the same images, with its defaults."""
     given = [str(images / f"{name}.nii.gz") for name in CONTRASTS]
     command = [run_samseg, "-i", *given, "-o", str(folder / "peer"), "--threads", str(threads)]
-    return measured(command, folder / "peer.log", {"OMP_NUM_THREADS": str(threads)})
+    return measured(command, folder / "peer.log", {"OMP_NUM_THREADS": str(threads)}, most)
 
 
 def runs(folder: Path, threads: int, run_samseg: str | None, quick: bool) -> dict[str, dict[str, float]]:
@@ -147,7 +159,8 @@ def runs(folder: Path, threads: int, run_samseg: str | None, quick: bool) -> dic
     for count in (1, 2, 3):
         add(f"short, {count} of 4 contrasts", head, *SHORT, names=CONTRASTS[:count])
     if run_samseg:
-        rows["run_samseg"] = peer(run_samseg, head, folder, threads)
+        most = PATIENCE * rows["whole head"]["seconds"]
+        rows["run_samseg"] = peer(run_samseg, head, folder, threads, most)
     return rows
 
 

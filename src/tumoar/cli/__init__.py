@@ -37,13 +37,16 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # panels and colors would take half of the time in which `--help` answers
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (demo, segment, inspect, export, dose, report, evaluate, cohort, simulate, doctor):
     app.command()(command)
 app.add_typer(model)
 
-train = typer.Typer(name="train", help="Train the model's parts from label maps.", no_args_is_help=True)
+train = typer.Typer(
+    name="train", help="Train the model's parts from label maps.", no_args_is_help=True, rich_markup_mode=None
+)
 for part in (prepare, atlas, shape, combine):
     train.command()(part)
 app.add_typer(train)

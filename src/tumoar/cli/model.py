@@ -10,7 +10,9 @@ import typer
 if TYPE_CHECKING:
     from tumoar.model.atlas import Atlas
 
-model = typer.Typer(name="model", help="Look into model files, or import one.", no_args_is_help=True)
+model = typer.Typer(
+    name="model", help="Look into model files, or import one.", no_args_is_help=True, rich_markup_mode=None
+)
 
 ModelFile = Annotated[Path, typer.Argument(help="A model file (.npz).", show_default=False)]
 

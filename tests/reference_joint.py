@@ -28,15 +28,21 @@ class Everything:
     theta: Theta
 
 
-def log_joint(e: Everything, labels: LabelTable, pi: np.ndarray, prior: ThetaPrior, shapes) -> float:
-    """log p(D, t, l, z, y, H^z, H^y, θ | η) up to a constant; −inf where f or a constraint forbids it."""
+def log_joint(
+    e: Everything, labels: LabelTable, pi: np.ndarray, prior: ThetaPrior, shapes, tau: float = 1.0
+) -> float:
+    """log p(D, t, l, z, y, H^z, H^y, θ | η) up to a constant; −inf where f or a constraint forbids it.
+
+    Densities of the data count with the power `tau`.
+    """
     for i in np.ndindex(e.l.shape):
         if not _possible(e, labels, i):
             return -np.inf
     total = log_theta(e.theta, prior)
-    components = reference.log_components(e.theta, e.D)
+    log_gamma = np.log(e.theta.gamma)
+    log_density = reference.log_components(e.theta, e.D) - log_gamma[:, None, None, None]
     for i in np.ndindex(e.l.shape):
-        total += components[(e.q[i], *i)] + np.log(float(pi[(*i, e.l[i])]))
+        total += log_gamma[e.q[i]] + tau * log_density[(e.q[i], *i)] + np.log(float(pi[(*i, e.l[i])]))
     return total - crbm_energy(shapes[0], e.z, e.h_z) - crbm_energy(shapes[1], e.y, e.h_y)
 
 

@@ -26,7 +26,7 @@ from tumoar.image import (
 from tumoar.inference.head import decide_stripped, skull_evidence
 from tumoar.inference.place import IDENTITY, TOLERANCE, Placement, place_by_header, place_by_registration
 from tumoar.inference.register import FINE, Matrix, Prepared, prepare
-from tumoar.inference.resample import resample_sparse, resample_valid
+from tumoar.inference.resample import resample_mean, resample_valid
 from tumoar.numerics.threads import each
 from tumoar.orientation import Orientation, canonical
 from tumoar.quality import PRODUCTS, check_distinct, check_image
@@ -99,12 +99,13 @@ def build_case(
 
 
 def to_input(values: npt.NDArray[np.floating], case: Case, name: str) -> npt.NDArray[np.float32]:
-    """Values on the case's grid at the voxels of an input as it was given; 0 where the case does not reach.
+    """Values on the case's grid in the voxels of an input as it was given; 0 where the case does not reach.
 
-    For vote fractions and other quantities that may be interpolated, never for labels.
+    For vote fractions and other quantities that may be interpolated, never for labels. Voxels that are larger
+    than the case's get the mean of what lies in them: what runs between two thick slices is not lost.
     """
     given = case.input(name)
-    return resample_sparse(values, case.grid, given.grid, given.to_reference)
+    return resample_mean(values, case.grid, given.grid, given.to_reference)
 
 
 # ---- names -------------------------------------------------------------------------------------------------

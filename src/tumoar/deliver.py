@@ -10,11 +10,13 @@ from scipy import ndimage as ndi
 
 from tumoar.assemble import to_input
 from tumoar.image import Grid
-from tumoar.inference.tally import Votes
+from tumoar.inference.tally import Votes, with_thin
 from tumoar.result import Segmentation, exclusive
 
 Mask = npt.NDArray[np.bool_]
 
+STEPS = 200
+"""In which fractions are told apart where organs outside the brain are voted on."""
 HALF = 0.5 + 1e-5
 """More than half of the samples, also where interpolation has rounded."""
 
@@ -30,7 +32,7 @@ class Delivered:
 
 
 def deliver(result: Segmentation, name: str) -> Delivered:
-    """The result at the voxels of an input: fractions interpolated, then voted on as the result is."""
+    """The result at the voxels of an input: fractions carried over, then voted on as the result is."""
     table, tally = result.table, result.tally
     grid = result.case.input(name).grid
     best = np.full(grid.shape, 0, np.float32)
@@ -40,6 +42,7 @@ def deliver(result: Segmentation, name: str) -> Delivered:
         to_input(np.where(result.islands, 0, tally.fraction(tumor=parts)), result.case, name) > HALF
         for parts in (("core", "edema"), ("core",))
     )
+    outside: dict[int, npt.NDArray[np.uint8]] = {}
     for k, structure in enumerate(table.structures):
         if not tally.l[k].any():
             continue
@@ -49,6 +52,9 @@ def deliver(result: Segmentation, name: str) -> Delivered:
         if structure.in_brain:
             wins = share > best_in_brain
             best_in_brain[wins], l_in_brain[wins] = share[wins], k
+        else:
+            outside[k] = np.rint(STEPS * share).astype(np.uint8)
+    l = with_thin(l, outside, table, STEPS)
     l[z] = l_in_brain[z]
     votes = Votes(l, z.astype(np.uint8), (y & z).astype(np.uint8))
     return Delivered(name, grid, votes, exclusive(table, votes))

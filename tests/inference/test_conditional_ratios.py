@@ -17,12 +17,13 @@ from reference_joint import Everything, log_joint
 from tiny_chain import LABELS, TinyModel
 
 from tumoar.model import joint
-from tumoar.model.conditionals import C_given, Sigma_given, gamma_given, mu_given
+from tumoar.model.conditionals import C_given, Sigma_given, gamma_given, mu_given, update_theta
 from tumoar.numerics.random import stream_key, uniform
 
 MODEL = TinyModel((2, 2, 2), (tiny.crbm(1, -1.9), tiny.crbm(4, -1.0, 0.8, filters=2, taps=2)), tiny.prior())
 STATES = 125
-"""For each of eight conditionals: 1,000 in all."""
+"""For each of eight conditionals: 1,000 in all, and as many with a power on the likelihood."""
+TAUS = [1.0, 0.4]
 
 
 def everything(rng: np.random.Generator) -> Everything:
@@ -36,8 +37,8 @@ def everything(rng: np.random.Generator) -> Everything:
     return Everything(D.astype(float), t.argmax(0), labels.l, labels.z, labels.y, h[0], h[1], theta)
 
 
-def log_p(e: Everything) -> float:
-    return log_joint(e, LABELS, MODEL.pi, MODEL.prior, MODEL.shapes)
+def log_p(e: Everything, tau: float = 1.0) -> float:
+    return log_joint(e, LABELS, MODEL.pi, MODEL.prior, MODEL.shapes, tau)
 
 
 def moments_of(e: Everything):
@@ -49,23 +50,46 @@ def free(C: np.ndarray) -> np.ndarray:
     return C.reshape(len(C), -1)[MODEL.prior.has_bias, 1:].ravel()
 
 
+@pytest.mark.parametrize("tau", TAUS)
 @pytest.mark.parametrize("name", ["gamma", "mu", "Sigma", "C"])
-def test_ratios_of_theta(name):
+def test_ratios_of_theta(name, tau):
     rng = np.random.default_rng(1)
     for _ in range(STATES):
         e = everything(rng)
         moments, prior = moments_of(e), MODEL.prior
+        part_of_each = moments.scaled(tau)
         other = MODEL.draw_theta(rng)
         conditional, part = {
             "gamma": (gamma_given(moments, prior), lambda x: x),
-            "mu": (mu_given(e.theta, moments, prior), np.ravel),
-            "Sigma": (Sigma_given(e.theta, moments, prior), lambda x: x),
-            "C": (C_given(e.theta, moments, prior), free),
+            "mu": (mu_given(e.theta, part_of_each, prior), np.ravel),
+            "Sigma": (Sigma_given(e.theta, part_of_each, prior), lambda x: x),
+            "C": (C_given(e.theta, part_of_each, prior), free),
         }[name]
         old, new = getattr(e.theta, name), getattr(other, name)
         ratio = conditional.log_prob(part(new)) - conditional.log_prob(part(old))
-        expected = log_p(replace(e, theta=replace(e.theta, **{name: new}))) - log_p(e)
+        expected = log_p(replace(e, theta=replace(e.theta, **{name: new})), tau) - log_p(e, tau)
         assert ratio == pytest.approx(expected, rel=1e-8, abs=1e-7)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+def test_a_sweep_over_theta_takes_each_conditional_in_turn(tau):
+    """Each is the joint along its part, given what was picked before."""
+    rng = np.random.default_rng(6)
+    for _ in range(10):
+        e = everything(rng)
+        seen: list = []
+        new = update_theta(
+            e.theta, moments_of(e), MODEL.prior, lambda c, to=seen: to.append(c) or c.sample(rng), tau
+        )
+        given = e.theta
+        for name, conditional in zip(("gamma", "mu", "Sigma", "C"), seen, strict=True):
+            given = replace(given, **{name: getattr(new, name)})
+            other = replace(given, **{name: getattr(MODEL.draw_theta(rng), name)})
+            part = {"mu": np.ravel, "C": free}.get(name, lambda x: x)
+            ratio = conditional.log_prob(part(getattr(given, name)))
+            ratio -= conditional.log_prob(part(getattr(other, name)))
+            expected = log_p(replace(e, theta=given), tau) - log_p(replace(e, theta=other), tau)
+            assert ratio == pytest.approx(expected, rel=1e-8, abs=1e-7)
 
 
 def test_means_beyond_a_constraint_are_impossible_in_both():
@@ -104,7 +128,7 @@ def test_hidden_units_are_drawn_with_these_probabilities():
         assert (np.abs(fields.mean(0) - crbm.visible_input(p)[inner]) < 4.5 * error).all()
 
 
-def of_voxel(e: Everything, i: tuple[int, ...]) -> dict[tuple[int, int, int, int], float]:
+def of_voxel(e: Everything, i: tuple[int, ...], tau: float) -> dict[tuple[int, int, int, int], float]:
     """p(l, z, y, t of voxel i | all else), by putting every value into the joint."""
     table = {}
     for l, z, y, q in np.ndindex(LABELS.K, 2, 2, LABELS.Q):
@@ -112,7 +136,7 @@ def of_voxel(e: Everything, i: tuple[int, ...]) -> dict[tuple[int, int, int, int
             changed = {name: getattr(e, name).copy() for name in ("l", "z", "y", "q")}
             for name, value in (("l", l), ("z", z), ("y", y), ("q", q)):
                 changed[name][i] = value
-            table[l, z, y, q] = log_p(replace(e, **changed))
+            table[l, z, y, q] = log_p(replace(e, **changed), tau)
     top = max(table.values())
     weight = {key: np.exp(value - top) for key, value in table.items()}
     return {key: value / sum(weight.values()) for key, value in weight.items()}
@@ -125,7 +149,8 @@ def inverted(p: np.ndarray, u: float) -> tuple[int, bool]:
     return at, bool(np.abs(cumulative[:-1] - u).min(initial=1) < 1e-5)
 
 
-def test_labels_and_components_are_drawn_from_the_joint():
+@pytest.mark.parametrize("tau", TAUS)
+def test_labels_and_components_are_drawn_from_the_joint(tau):
     """(l, z, y) with t summed out, then t, is what drawing t and z, y first and l then amounts to."""
     rng = np.random.default_rng(5)
     checked = near = 0
@@ -137,7 +162,7 @@ def test_labels_and_components_are_drawn_from_the_joint():
         )
         v = joint.volume(e.D.astype(np.float32), MODEL.in_use)
         before = joint.Labels(e.l.copy(), e.z.copy(), e.y.copy())
-        tables = {i: of_voxel(e, i) for i in np.ndindex(MODEL.shape)}
+        tables = {i: of_voxel(e, i, tau) for i in np.ndindex(MODEL.shape)}
         for number in range(20):
             drawn, moments = joint.draw(
                 v,
@@ -147,6 +172,7 @@ def test_labels_and_components_are_drawn_from_the_joint():
                 fields,
                 before,
                 (3, number),
+                tau=tau,
             )
             count = np.zeros(LABELS.Q)
             for (x, y, z), table in tables.items():

@@ -25,7 +25,7 @@ from tumoar.inference.register import (
     register,
     rigid,
 )
-from tumoar.inference.resample import resample, resample_sparse, resample_valid
+from tumoar.inference.resample import resample, resample_mean, resample_sparse, resample_valid
 
 CT_WINDOW = (-200.0, 300.0)
 
@@ -190,6 +190,27 @@ def test_what_is_mostly_zero_is_resampled_alike(box):
     whole = resample(values, source, onto, turned)
     assert whole.any() == values.any()
     np.testing.assert_allclose(resample_sparse(values, source, onto, turned), whole, atol=1e-5)
+
+
+def test_large_voxels_get_the_mean_of_what_lies_in_them():
+    source = Grid((24, 20, 42), np.diag([1.0, 1, 1, 1]))
+    thick = np.diag([0.5, 0.5, 6, 1.0])
+    thick[:3, 3] = [-0.25, -0.25, 2.5]
+    onto = Grid((48, 40, 7), thick)
+    sheet = np.zeros(source.shape, np.float32)
+    sheet[5:19, 6:14, 17:19] = 1  # between the centers of two slices
+    assert not resample(sheet, source, onto).any()
+    mean = resample_mean(sheet, source, onto)
+    assert mean.sum() * onto.voxel_volume == pytest.approx(sheet.sum(), rel=0.02)
+    assert mean[20, 20, 2:4] == pytest.approx([1 / 6, 1 / 6], abs=0.01)
+    slope = np.array([0.3, -0.1, 0.2])
+    ramp = source.world(np.moveaxis(np.indices(source.shape), 0, -1)) @ slope
+    inside = onto.world(np.moveaxis(np.indices(onto.shape), 0, -1)) @ slope
+    np.testing.assert_allclose(
+        resample_mean(ramp, source, onto)[2:-2, 2:-2, 1:-1], inside[2:-2, 2:-2, 1:-1], atol=1e-4
+    )
+    same = Grid((24, 20, 42), np.diag([1.0, 1, 1, 1]))
+    np.testing.assert_array_equal(resample_mean(sheet, source, same), sheet)
 
 
 def test_invalid_voxels_do_not_leak():

@@ -44,7 +44,7 @@ class AffineConfig(Settings):
     scale_sd: float = 0.10  # expected of the size of heads against the atlas, in logs
     shape_sd: float = 0.06  # and of their shape
     correlation: float = 16.0  # over which samples tell the same
-    near: float = 0.05  # probability of brain in the coarsest template: within about 10 mm of it
+    near: float = 0.05  # probability of brain or eye socket in the coarsest template: about 10 mm around
     scale_range: tuple[float, float] = (0.7, 1.4)
     largest_rotation: float = 45.0
     least_inside: float = 0.97  # of the brain, in the image: right ones measured 0.990 and more
@@ -109,7 +109,7 @@ def find_placement(case: Case, template: Template, config: AffineConfig | None =
     # Skulls and faces differ from each other more than brains do: at the end only what is near counts.
     best = poses[0]
     for tolerance in (0.1, 0.01):
-        near = fine.restricted(_prior(fine, best, template, 0) > config.near)
+        near = fine.restricted(_prior(fine, best, template, 0, template.is_atlas) > config.near)
         best = refine(best.matrix, near, template, 2, AFFINE, config, passes=100, tolerance=tolerance)
 
     # The same, for heads that lie in the image otherwise than its header says.
@@ -343,10 +343,12 @@ def _quality(pose: Pose, signal: Signal, template: Template) -> dict[str, float]
     }
 
 
-def _prior(signal: Signal, pose: Pose, template: Template, level: int) -> npt.NDArray[np.float32]:
-    """(n,) probability of brain at each sample; none outside the template."""
+def _prior(
+    signal: Signal, pose: Pose, template: Template, level: int, classes: npt.NDArray[np.bool_] | None = None
+) -> npt.NDArray[np.float32]:
+    """(n,) probability of brain, or of some classes, at each sample; none outside the template."""
     to_voxels = _to_voxels(pose.matrix, template)
-    brain = template.levels[level][..., template.is_brain].sum(-1)
+    brain = template.levels[level][..., template.is_brain if classes is None else classes].sum(-1)
     where = to_voxels[:, :3] @ signal.q.T + to_voxels[:, 3:]
     return np.asarray(ndi.map_coordinates(brain, where, order=1, mode="constant"), np.float32)
 

@@ -18,6 +18,7 @@ from scipy.ndimage import maximum_filter
 
 from tumoar.config import Config, GibbsConfig
 from tumoar.image import Case
+from tumoar.inference.evidence import evidence
 from tumoar.inference.gem import Fit
 from tumoar.inference.initialise import enhancing, released, start_labels, start_prior, voxels_in_use
 from tumoar.labels import LabelTable
@@ -46,7 +47,7 @@ class Chain:
     `rest_every`-th draws rows of voxels in which no tumor is considered; l and t of these are held in the
     others, which changes no distribution. `pi` holds the label probabilities at the fitted nodes. Tumor is
     possible in `region`. Where `held_z` (X, Y, Z) is 0 or 1, z is held at that value; -1 leaves it free; y
-    likewise.
+    likewise. Densities count with the power `tau`.
     """
 
     labels: LabelTable
@@ -62,6 +63,7 @@ class Chain:
     full_every: int = 1
     rest_every: int = 1
     rest_until: int = 0
+    tau: float = 1.0
 
     @cached_property
     def groups(self) -> Groups:
@@ -139,7 +141,8 @@ def prepare(
     region = (use != UNUSED) & (brain > 0)
     own = joint.packed(volume, pi)
     pace = (config.gibbs.full_every, config.gibbs.rest_every, config.gibbs.burn_in)
-    chain = Chain(labels, volume, own, prior, *shapes, region, seed, held_z, held_y, *pace)
+    tau = config.gibbs.tau or evidence(volume, fit.labels, first, fit.theta)
+    chain = Chain(labels, volume, own, prior, *shapes, region, seed, held_z, held_y, *pace, tau)
     return chain, start(chain, released(fit.theta, fit.labels, labels), first)
 
 
@@ -170,7 +173,8 @@ def start(chain: Chain, theta: Theta, labels: Labels) -> State:
     groups = joint.compile_groups(chain.labels, columns)
     # the columns drawn are those of `onehot`: only the moments are new
     pi = joint.packed(chain.volume, onehot)
-    _, moments = joint.draw(chain.volume, pi, groups, theta, (given[0], given[1]), labels, (chain.seed, 0))
+    fields, key = (given[0], given[1]), (chain.seed, 0)
+    _, moments = joint.draw(chain.volume, pi, groups, theta, fields, labels, key, tau=chain.tau)
     return State(0, theta, labels, moments, chain.everywhere)
 
 
@@ -178,7 +182,7 @@ def sweep(chain: Chain, state: State) -> tuple[State, Info]:
     """One iteration of Algorithm 1."""
     number = state.sweep + 1
     rng = np.random.default_rng([chain.seed, number])
-    theta = update_theta(state.theta, state.moments, chain.prior, sampler(rng))
+    theta = update_theta(state.theta, state.moments, chain.prior, sampler(rng), chain.tau)
     since_full = state.sweep % chain.full_every
     active = chain.everywhere if since_full == 0 else state.active
     likely = np.zeros(active.shape, np.uint8) if since_full == 0 and chain.full_every > 1 else None
@@ -230,6 +234,7 @@ def draw_labels(
             active=active,
             likely=likely,
             rows=rows,
+            tau=chain.tau,
         )
         parts.append(moments)
     return labels, reduce(add, parts)
@@ -251,6 +256,7 @@ def draw_rest(
         key=(chain.seed, number * chain.colors),
         active=none,
         rows=rows,
+        tau=chain.tau,
     )
 
 

@@ -59,6 +59,20 @@ def resample_sparse(
     return out
 
 
+def resample_mean(
+    values: npt.NDArray[np.generic], grid: Grid, onto: Grid, to_source: Matrix = IDENTITY
+) -> npt.NDArray[np.float32]:
+    """Like `resample_sparse`, averaged over voxels of `onto` that are larger than those of `grid`."""
+    parts = np.maximum(np.rint(onto.spacing / grid.spacing.mean()).astype(int), 1)
+    if (parts == 1).all():
+        return resample_sparse(values, grid, onto, to_source)
+    (a, b, c), (x, y, z) = parts.tolist(), onto.shape
+    affine = onto.affine @ np.diag([1 / a, 1 / b, 1 / c, 1])
+    affine[:3, 3] = onto.world((1 / parts - 1) / 2)
+    fine = resample_sparse(values, grid, Grid((a * x, b * y, c * z), affine, onto.frame), to_source)
+    return fine.reshape(x, a, y, b, z, c).mean((1, 3, 5))
+
+
 def _cut(grid: Grid, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]) -> Grid:
     """The voxels of a grid from index `low` to before `high`."""
     affine = grid.affine.copy()

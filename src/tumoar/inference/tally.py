@@ -61,22 +61,9 @@ class Tally:
         z = 2 * self.z.astype(int) > self.samples
         y = 2 * self.y.astype(int) > self.samples
         brain = np.flatnonzero(self.labels.in_brain)
-        l = np.where(z, brain[self.l[brain].argmax(0)], self._with_thin(self.l.argmax(0)))
+        l = with_thin(self.l.argmax(0), dict(enumerate(self.l)), self.labels, self.samples)
+        l = np.where(z, brain[self.l[brain].argmax(0)], l)
         return Votes(*(self._full(v, np.uint8) for v in (l, z, y)))
-
-    def _with_thin(self, l: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The most frequent l, and organs outside the brain wherever they have votes enough."""
-        out, strongest = l.copy(), np.ones(len(l))
-        for organ in self.labels.organs:
-            parts = np.array([self.labels.l(name) for name in organ.structures], int)
-            if len(parts) == 0 or self.labels.in_brain[parts].any():
-                continue
-            votes = self.l[parts].sum(0, dtype=np.uint8)
-            strength = votes / least_votes(votes, self.samples)
-            wins = strength >= strongest
-            out[wins] = parts[self.l[parts][:, wins].argmax(0)]
-            strongest[wins] = np.nextafter(strength[wins], np.inf)  # a tie goes to the first
-        return out
 
     def fraction(self, structures: tuple[str, ...] = (), tumor: tuple[str, ...] = ()) -> Field:
         """(X, Y, Z) share of samples in which a voxel is one of these structures, or of "core" and "edema".
@@ -128,12 +115,33 @@ class Tally:
         return out
 
 
+def with_thin(
+    l: npt.NDArray, votes: Mapping[int, npt.NDArray[np.uint8]], table: LabelTable, samples: int
+) -> npt.NDArray:
+    """The most frequent l, and organs outside the brain wherever they have votes enough.
+
+    `votes` has those of each structure that has any; each voxel has so many `samples`.
+    """
+    out, strongest = l.copy(), np.ones(l.shape)
+    for organ in table.organs:
+        parts = np.array([k for k in map(table.l, organ.structures) if k in votes], int)
+        if len(parts) == 0 or table.in_brain[parts].any():
+            continue
+        of_parts = np.stack([votes[k] for k in parts])
+        total = of_parts.sum(0, dtype=np.uint8)
+        strength = total / least_votes(total, samples)
+        wins = strength >= strongest
+        out[wins] = parts[of_parts[:, wins].argmax(0)]
+        strongest[wins] = np.nextafter(strength[wins], np.inf)  # a tie goes to the first
+    return out
+
+
 def least_votes(votes: npt.NDArray[np.uint8], samples: int) -> int:
     """Votes from which on a voxel belongs to an organ, so that it has the volume of the samples' mean.
 
     At most a majority: what has one keeps it.
     """
-    sizes = np.cumsum(np.bincount(votes, minlength=samples + 1)[::-1])[::-1]
+    sizes = np.cumsum(np.bincount(votes.ravel(), minlength=samples + 1)[::-1])[::-1]
     mean = sizes[1:].sum() / max(samples, 1)
     return 1 + int(np.abs(sizes[1 : samples // 2 + 2] - mean).argmin())
 

@@ -43,11 +43,15 @@ class Surroundings:
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """Class probabilities (X, Y, Z, C) per level, in atlas space; `is_brain` (C,) tells which are brain."""
+    """Class probabilities (X, Y, Z, C) per level, in atlas space.
+
+    `is_brain` (C,) tells which are brain, `is_atlas` (C,) which are the atlas' own: brain and eye sockets.
+    """
 
     levels: tuple[Volume, ...]
     grid: Grid
     is_brain: npt.NDArray[np.bool_]
+    is_atlas: npt.NDArray[np.bool_]
     center: Points
     brain_volume: float
     skull_stripped: bool
@@ -109,6 +113,7 @@ def make_template(
         levels=tuple(_blurred(classes, blur / grid.spacing) for blur in BLURS),
         grid=wide,
         is_brain=np.arange(classes.shape[-1]) < len(brain),
+        is_atlas=np.arange(classes.shape[-1]) < len(brain) + (0 if skull_stripped else 2),
         center=wide.world(np.argwhere(inside).mean(0)),
         brain_volume=float(inside.sum() * wide.voxel_volume),
         skull_stripped=skull_stripped,

@@ -33,9 +33,13 @@ def sampler(rng: np.random.Generator) -> Pick:
     return lambda conditional: np.asarray(conditional.sample(rng))
 
 
-def update_theta(theta: Theta, moments: Moments, prior: ThetaPrior, pick: Pick) -> Theta:
-    """One sweep over Eqs. (A.2)–(A.5); each conditional sees the values picked before it."""
+def update_theta(theta: Theta, moments: Moments, prior: ThetaPrior, pick: Pick, tau: float = 1.0) -> Theta:
+    """One sweep over Eqs. (A.2)–(A.5); each conditional sees the values picked before it.
+
+    With densities to the power `tau` each voxel counts so much for μ, Σ and C, but wholly for γ.
+    """
     theta = replace(theta, gamma=pick(gamma_given(moments, prior)))
+    moments = moments.scaled(tau)
     theta = replace(theta, mu=pick(mu_given(theta, moments, prior)).reshape(theta.mu.shape))
     theta = replace(theta, Sigma=pick(Sigma_given(theta, moments, prior)))
     if not prior.has_bias.any():

@@ -73,6 +73,10 @@ class Moments:
     def __add__(self, other: Moments) -> Moments:
         return Moments(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
+    def scaled(self, by: float) -> Moments:
+        """As if every voxel had counted so much."""
+        return self if by == 1 else Moments(*(by * getattr(self, f.name) for f in fields(self)))
+
     @cached_property
     def gram(self) -> Array:
         """(Q, 64, 64) Σ t φφᵀ, which three of the conditionals need."""

@@ -117,6 +117,7 @@ def draw(
     active: Mask | None = None,
     likely: Mask | None = None,
     rows: npt.NDArray[np.bool_] | None = None,
+    tau: float = 1.0,
 ) -> tuple[Labels, Moments]:
     """(l, z, y) ~ Eq. (7) jointly with t ~ Eq. (A.1), and the moments of that t.
 
@@ -124,11 +125,12 @@ def draw(
     Tumor is considered where `active` (X, Y, Z) is 1 or 2, core where it is 2; without it, everywhere. `key`
     is a seed and a number of the pass. Voxels that take no part, or are not of `color`, or not in one of
     `rows` (X, Y), keep their labels from `before`, and the moments are without them. `likely` (X, Y, Z)
-    uint8, if given, is set to 1 where tumor was not out of the question, to 2 where core was not.
+    uint8, if given, is set to 1 where tumor was not out of the question, to 2 where core was not. Densities
+    count with a power `tau`.
     """
     active = np.full(v.use.shape, 2, np.uint8) if active is None else active
     out = (before.l.copy(), before.z.copy(), before.y.copy())
-    g = _gaussians(v, theta)
+    g = _gaussians(v, theta, tau)
     sums = voxels_draw.draw(v, pi, groups, g, fields, active, key, out, color, likely, rows)
     return Labels(*out), Moments(*sums)
 
@@ -157,5 +159,5 @@ def _weight(z: int, y: int, in_brain: bool, flat: Flat | None) -> float:
     return 1 - flat.w if in_brain else 1.0
 
 
-def _gaussians(v: Volume, theta: Theta) -> Gaussians:
-    return voxels.gaussians(theta.gamma, theta.mu, theta.Sigma, theta.C, v.center)
+def _gaussians(v: Volume, theta: Theta, tau: float = 1.0) -> Gaussians:
+    return voxels.gaussians(theta.gamma, theta.mu, theta.Sigma, theta.C, v.center, tau)

@@ -65,7 +65,7 @@ class Gaussians(NamedTuple):
 
     L: Array  # (Q, N, N) float32, lower triangular
     c: Array  # (Q, N) float32
-    log_norm: Array  # (Q,) float32, log weight minus half the log determinant of 2 pi Σ
+    log_norm: Array  # (Q,) float32, log weight minus half the log determinant of 2 pi Σ, times the power
     log_weight: Array  # (Q,) float32
     C: Array  # (N, 4, 4, 4) float32
 
@@ -164,12 +164,18 @@ def _fill_row(pi, seen, value):
             at += len(pi)
 
 
-def gaussians(weight: Array, mu: Array, Sigma: Array, C: Array, center: Array) -> Gaussians:
-    """Whitened form of components with weights (Q,), means (Q, N), covariances (Q, N, N)."""
+def gaussians(
+    weight: Array, mu: Array, Sigma: Array, C: Array, center: Array, power: float = 1.0
+) -> Gaussians:
+    """Whitened form of components with weights (Q,), means (Q, N), covariances (Q, N, N).
+
+    Their densities, not their weights, are raised to a `power`.
+    """
     L = np.linalg.inv(np.linalg.cholesky(Sigma))
     log_det = np.log(np.einsum("qnn->qn", L)).sum(1)
+    L = np.sqrt(power) * L
     log_weight = np.log(np.maximum(weight, np.finfo(float).tiny))
-    log_norm = log_weight + log_det - 0.5 * mu.shape[1] * np.log(2 * np.pi)
+    log_norm = log_weight + power * (log_det - 0.5 * mu.shape[1] * np.log(2 * np.pi))
     c = np.einsum("qmn,qn->qm", L, mu - center.astype(np.float64))
     return Gaussians(*(np.ascontiguousarray(a, np.float32) for a in (L, c, log_norm, log_weight, C)))
 

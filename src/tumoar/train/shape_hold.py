@@ -24,7 +24,7 @@ from tumoar.train.shape_start import balanced_bias
 
 SHAPES = 6
 SIZES = (4e3, 6e4)  # mm³: of the shapes that must hold; larger ones move less, and take longer
-LOWEST, HIGHEST = -0.02, 0.12  # where to look for the change of threshold, relative to the filter's strength
+LOWEST, HIGHEST = -0.1, 0.04  # where to look for the change of threshold, relative to the filter's strength
 PRECISION = 0.003  # of it
 LARGEST = 1.0  # of a log ratio of volumes: that of a shape that is gone would drown the others
 

@@ -116,7 +116,8 @@ def segment(
                 _sampled(case, model, fit, config, seed, number, given, keeper, watch, keeps_samples)
                 for number in range(config.chains)
             ]
-    tallies, infos, thetas = zip(*chains)
+    tallies, infos, thetas, (tau, *_) = zip(*chains)
+    config = config.model_copy(update={"gibbs": config.gibbs.model_copy(update={"tau": tau})})
     return Segmentation(case, model.labels, placement, fit, thetas[0], tallies, infos, config, seed, clock)
 
 
@@ -171,8 +172,8 @@ def _sampled(
     keeper: Keeper,
     watch: Callable[[Progress], None],
     keeps_samples: bool,
-) -> tuple[Tally, tuple[gibbs.Info, ...], Theta]:
-    """Algorithm 1: one chain's votes, what its sweeps had to tell, and its last θ."""
+) -> tuple[Tally, tuple[gibbs.Info, ...], Theta, float]:
+    """Algorithm 1: one chain's votes, what its sweeps had to tell, its last θ, and τ."""
     own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
     shapes = (model.shape_z, model.shape_y)
     chain, begin = gibbs.prepare(
@@ -206,7 +207,7 @@ def _sampled(
         if info.sweep % EVERY == 0 or info.sweep == total:
             counts = {f"tally_{k}": v for k, v in tally.arrays().items()} if tally.samples else {}
             keeper.save(name, {**gibbs.to_arrays(state), **counts, "infos": np.array(infos)})
-    return tally, tuple(infos), state.theta
+    return tally, tuple(infos), state.theta, chain.tau
 
 
 @contextmanager

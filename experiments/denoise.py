@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from scipy.ndimage import binary_erosion, gaussian_filter
-from scipy.special import expit, ndtr
+from scipy.ndimage import binary_erosion
+from scipy.special import expit
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shape_cases import MODEL, PROJECT, load_models, shapes_of
@@ -29,7 +29,7 @@ from tumoar.model.shape.base import ShapePrior, of_color
 from tumoar.model.shape.crbm import CRBM
 from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.numerics.convolve import REACH
-from tumoar.train.shape_data import Shape
+from tumoar.train.shape_data import Shape, flips
 
 KINDS = [(rate, grain) for grain in (0.0, 2.0) for rate in (0.05, 0.1, 0.2)]
 BETAS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
@@ -44,14 +44,6 @@ SEEN = {
         "BraTS-GLI-00079-000", "BraTS-GLI-00560-000", "BraTS-GLI-01741-000", "BraTS-GLI-01769-000",
     ),
 }  # fmt: skip
-
-
-def flips(shape: tuple[int, ...], rate: float, grain: float, rng: np.random.Generator) -> np.ndarray:
-    """Voxels to flip, a share `rate`: independent ones, or blobs of a field smoothed by `grain` voxels."""
-    if grain == 0:
-        return rng.random(shape) < rate
-    field = gaussian_filter(rng.standard_normal(shape, np.float32), grain, mode="wrap")
-    return ndtr(field / field.std()) < rate
 
 
 def restore(prior: ShapePrior, seen, part, log_odds: float, sweeps: int, rng) -> np.ndarray:
@@ -209,7 +201,7 @@ def write(figures, rows, options) -> None:
         f"{options.sweeps} sweeps from the corrupted map, majority vote over the second half. One cRBM and",
         f"one MRF per map for all kinds of noise; the MRF's β was tuned on {TUNING_PATIENTS} training",
         f"patients over the same kinds, {TUNING_SWEEPS} sweeps. {where}",
-        "The cRBM's training corrupted its windows voxel by voxel alone (rates 4 to 20 %);",
+        "The cRBM's training corrupted its windows likewise (rates 4 to 20 %, blobs of 1 to 2.6 mm grain);",
         "here blobs have 2 mm grain.",
         "Held-out shapes that were looked at while training rules were chosen are left out (`SEEN` in",
         "`experiments/denoise.py`). These patients had been restored with the priors shipped before as well;",

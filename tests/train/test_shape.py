@@ -16,7 +16,7 @@ from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import REACH
 from tumoar.train import shape as training
 from tumoar.train.shape import PAPER, Difference, ShapeTraining, centered_gradient, uncentered
-from tumoar.train.shape_data import Shape, cut, shape_of, split_by_patient, window
+from tumoar.train.shape_data import Shape, cut, flips, shape_of, split_by_patient, window
 from tumoar.train.shape_start import BALLS, DIRECTIONS, PLANE, VOTES, Parameters, plane
 
 MAPS = np.array(list(itertools.product((0, 1), repeat=6)), float).reshape(-1, 1, 2, 3)
@@ -208,6 +208,13 @@ def test_cut_matches_padding():
     for corner in ((-3, 2, -7), (4, 4, 4), (9, 0, 0), (-19, -19, -19)):
         part = padded[tuple(slice(20 + c, 20 + c + 10) for c in corner)]
         np.testing.assert_array_equal(cut(v, np.array(corner), 10), part)
+
+
+@pytest.mark.parametrize("grain", [0.0, 2.0])
+def test_flips_have_their_rate(grain):
+    rng = np.random.default_rng(7)
+    share = np.mean([flips((30, 30, 30), 0.2, grain, rng).mean() for _ in range(20)])
+    assert share == pytest.approx(0.2, abs=0.02)
 
 
 def test_first_model_is_the_table():

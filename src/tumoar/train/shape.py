@@ -7,9 +7,8 @@ advances a few of them by a block-Gibbs sweep, or some:
 - contrastive divergence (`PAPER`): a chain starts at its data and lives for one sweep;
 - persistent chains with restarts: it starts at its data and lives for `life_free` turns on average;
 - recovery likelihood (the other chains under the default): the window's data are corrupted at a random rate
-  r, voxel by voxel, and the chain samples p(v | corrupted data), the prior times a data term of
-  ±log((1 − r)/r) per voxel. Ascending log p(data | corrupted data) fits the same model, and short chains
-  reach their target.
+  r, and the chain samples p(v | corrupted data), the prior times a data term of ±log((1 − r)/r) per voxel.
+  Ascending log p(data | corrupted data) fits the same model, but teaches it the use it is made for.
 
 Steps follow the natural gradient in the few parameters of a `Family`, or, as in the paper, the enhanced
 gradient in all.
@@ -33,7 +32,7 @@ from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import REACH, Filters, M, R, pack
 from tumoar.numerics.convolve_field import draw_field
 from tumoar.numerics.convolve_moments import moments
-from tumoar.train.shape_data import ByteArray, Shape, window
+from tumoar.train.shape_data import ByteArray, Shape, flips, window
 from tumoar.train.shape_start import TIED, Family, Parameters, first_model
 
 FloatArray = npt.NDArray[np.float64]
@@ -50,8 +49,8 @@ _PARAMETERS = ("parameters", "averaged")
 class ShapeTraining:
     """Settings; the defaults are our own, `PAPER` has the paper's."""
 
-    steps: int = 300
-    step: float = 0.02  # along the natural gradient, decaying to a tenth; or the plain step size
+    steps: int = 100
+    step: float = 0.003  # along the natural gradient, decaying to a tenth; or the plain step size
     natural: bool = True  # natural gradient in few parameters, or enhanced gradient in all
     ridge: float = 0.05  # of the Fisher information, relative to its diagonal
     largest_change: float = 0.15  # nats per step
@@ -60,11 +59,13 @@ class ShapeTraining:
     pool: int = 24
     window: int = 36
     margin: int = 12
-    free_share: float = 0.1  # chains without data term
+    free_share: float = 0.3  # chains without data term
     free_sweeps: int = 4  # of such a chain in its turn; others make one
     life_free: float = 40.0  # turns
     life: float = 30.0
     rates: tuple[float, float] = (0.04, 0.2)
+    grains: tuple[float, float] = (1.0, 2.6)
+    blob_share: float = 0.3  # of the corrupted windows; the others are corrupted voxel by voxel
     from_data: float = 0.5  # of the chains with a data term start at the data; others start at the
     burn_in: int = 15  # corrupted data and count after so many sweeps
     hidden_bias: float = -2.5
@@ -316,8 +317,9 @@ def _restart(
     if rng.random() < config.free_share:
         return False
     rate = rng.uniform(*config.rates)
+    grain = rng.uniform(*config.grains) if rng.random() < config.blob_share else 0.0
     inner = (slice(REACH, -REACH),) * 3
-    chains.seen[c][inner] ^= rng.random((config.window,) * 3) < rate
+    chains.seen[c][inner] ^= flips((config.window,) * 3, rate, grain, rng)
     chains.log_odds[c] = np.log((1 - rate) / rate)
     if rng.random() < config.from_data:
         return False

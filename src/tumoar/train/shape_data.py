@@ -1,4 +1,4 @@
-"""Training shapes: binary maps cut to their boxes, and windows of them."""
+"""Training shapes: binary maps cut to their boxes, windows of them, and the noise that corrupts a window."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.ndimage import gaussian_filter
+from scipy.special import ndtr
 
 from tumoar.numerics.convolve import REACH
 
@@ -69,3 +71,11 @@ def cut(v: ByteArray, corner: npt.NDArray[np.integer], size: int) -> ByteArray:
     if part.size:
         out[tuple(slice(s.start - c, s.start - c + m) for s, c, m in zip(source, corner, part.shape))] = part
     return out
+
+
+def flips(shape: Sequence[int], rate: float, grain: float, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Voxels to flip, a share `rate`: independent ones, or blobs of a field smoothed by `grain` voxels."""
+    if grain == 0:
+        return rng.random(shape) < rate
+    field = gaussian_filter(rng.standard_normal(shape, np.float32), grain, mode="wrap")
+    return ndtr(field / field.std()) < rate

@@ -10,7 +10,6 @@ that training shapes of all sizes keep their volume.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +24,7 @@ from tumoar.train.shape_start import balanced_bias
 
 SHAPES = 6
 SIZES = (4e3, 6e4)  # mm³: of the shapes that must hold; larger ones move less, and take longer
-LOWEST, HIGHEST = -0.1, 0.04  # where to look for the change of threshold, relative to the filter's strength,
-FARTHEST = 0.12  # and how far if shapes still shrink there, as they do under strong votes
+LOWEST, HIGHEST = -0.02, 0.12  # where to look for the change of threshold, relative to the filter's strength
 PRECISION = 0.003  # of it
 LARGEST = 1.0  # of a log ratio of volumes: that of a shape that is gone would drown the others
 
@@ -41,14 +39,13 @@ def held(
     strength = float(_strengths(model)[surfaces(model)].mean())
     chosen = spread(shapes, SHAPES)
 
-    @cache
     def growth(part: float) -> float:
         found = mean_growth(raised(model, part * strength), chosen, sweeps, seed)
         tell(part * strength, found)
         return found
 
     try:
-        part = brentq(growth, LOWEST, HIGHEST if growth(HIGHEST) > 0 else FARTHEST, xtol=PRECISION)
+        part = brentq(growth, LOWEST, HIGHEST, xtol=PRECISION)
     except ValueError as error:
         raise FitError(
             "shape-hold",

@@ -127,6 +127,8 @@ def page(found: dict[str, dict]) -> str:
         "own at 01476, 01480 and 01485; the size of specks that are left out at a healthy simulated head.",
         "Parts apart from the tumor are left out by a rule from label maps, after a look at 01480",
         "([decision 0033](../decisions/0033-parts-apart.md)).",
+        "Priors trained otherwise were set aside looking at all six",
+        "([decision 0010](../decisions/0010-shape-training.md)).",
         "01476, 01480 and 01485 hardly enhance: what their reference calls core cannot be seen in T1c, and",
         "where the result has no core at all it says so (T51; the distance is then infinite).",
         "Volumes are of the outlines.",

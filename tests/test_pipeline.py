@@ -1,5 +1,6 @@
 """The straight line: found what was drawn, resumes exactly, obeys what it is told."""
 
+import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import small_head
 from scipy import ndimage as ndi
 from small_run import CONFIG, MODEL, Memory, run
 
+from tumoar.config import Config
 from tumoar.contrasts import find_contrast
 from tumoar.errors import ChannelError
 from tumoar.image import Grid
@@ -72,6 +74,18 @@ def test_resumes_to_the_same_bits(undisturbed, stop):
     assert same(resumed, undisturbed)
     assert resumed.infos == undisturbed.infos
     assert np.array_equal(resumed.theta.mu, undisturbed.theta.mu)
+
+
+def test_the_power_that_the_images_ask_for_stands_in_the_settings(undisturbed):
+    """The small head has independent noise; what is left of correlation is tissue that differs by place."""
+    assert undisturbed.config.gibbs.tau == 1
+    told = Config.model_validate(tomllib.loads('gibbs.tau = "images"'))
+    asked = run(
+        config=CONFIG.model_copy(update={"gibbs": CONFIG.gibbs.model_copy(update={"tau": told.gibbs.tau})})
+    )
+    assert 0.8 < asked.config.gibbs.tau <= 1
+    with pytest.raises(ValueError, match="tau"):
+        Config.model_validate({"gibbs": {"tau": 1.5}})
 
 
 def test_does_not_depend_on_threads(undisturbed):

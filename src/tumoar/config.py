@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -45,9 +45,9 @@ class GibbsConfig(Settings):
     # Between those sweeps, voxels in rows without any considered tumor are drawn in every n-th sweep of the
     # burn-in, and held at their l and t in the others (decision 0031). 1: in each of them.
     rest_every: int = Field(10, ge=1)
-    # Power on the likelihood: neighbors whose noise is alike tell the same thing twice. None: the power that
-    # the images ask for (decision 0034).
-    tau: float | None = Field(1.0, gt=0, le=1)
+    # Power on the likelihood: neighbors whose noise is alike tell the same thing twice. "images": the power
+    # that they ask for (decision 0034).
+    tau: Annotated[float, Field(gt=0, le=1)] | Literal["images"] = 1.0
 
 
 class Config(Settings):

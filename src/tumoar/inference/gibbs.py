@@ -141,7 +141,9 @@ def prepare(
     region = (use != UNUSED) & (brain > 0)
     own = joint.packed(volume, pi)
     pace = (config.gibbs.full_every, config.gibbs.rest_every, config.gibbs.burn_in)
-    tau = config.gibbs.tau or evidence(volume, fit.labels, first, fit.theta)
+    tau = config.gibbs.tau
+    if tau == "images":
+        tau = evidence(volume, fit.labels, first, fit.theta)
     chain = Chain(labels, volume, own, prior, *shapes, region, seed, held_z, held_y, *pace, tau)
     return chain, start(chain, released(fit.theta, fit.labels, labels), first)
 

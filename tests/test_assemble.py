@@ -94,12 +94,17 @@ def test_ct_is_given_in_hounsfield_units_and_is_the_reference():
     assert np.nanmin(ct) < -950
 
 
-def test_padding_with_zeros_changes_nothing():
+def test_padding_with_zeros_changes_nothing(record_property):
     image = synthetic_head("T1c", stripped=True)
-    affine = image.grid.affine.copy()
-    affine[:3, 3] -= [5, 9, 2]
-    data = np.pad(image.data, [(5, 11), (9, 0), (2, 30)])
-    assert same(build_case({"T1c": image}), build_case({"T1c": Image(data, Grid(data.shape, affine))}))
+    expected = build_case({"T1c": image})
+    rng = np.random.default_rng(5)
+    pads = [((5, 11), (9, 0), (2, 30)), *rng.integers(0, 40, (9, 3, 2)).tolist()]
+    for pad in pads:
+        affine = image.grid.affine.copy()
+        affine[:3, 3] -= np.array(pad)[:, 0]
+        data = np.pad(image.data, pad)
+        assert same(build_case({"T1c": Image(data, Grid(data.shape, affine))}), expected), pad
+    record_property("tried", len(pads))
 
 
 def test_neck_and_shoulders_of_a_long_scan_are_left_out():
@@ -124,12 +129,13 @@ def test_neck_and_shoulders_of_a_long_scan_are_left_out():
 @pytest.mark.parametrize(
     ("spacing", "orders"), [((1.0, 1.0, 1.0), ORDERS), (THICK, ORDERS[3::8])], ids=["1 mm", "thick"]
 )
-def test_all_storage_orders_give_the_same_case(spacing, orders):
+def test_all_storage_orders_give_the_same_case(spacing, orders, record_property):
     image = synthetic_head("T1c", head_grid(spacing))
     expected = build_case({"T1c": image})
     for axes, flips in orders:
         built = build_case({"T1c": stored(image, axes, flips)})
         assert same(built, expected), (axes, flips)
+    record_property("tried", len(orders))
 
 
 def test_storage_orders_of_several_images_may_differ(case, pair):

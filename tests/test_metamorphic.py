@@ -1,7 +1,7 @@
 """Changes of the input whose effect on the result is known: none, or a known one.
 
 On the small head, whole runs. Exact means bit by bit; otherwise labels may differ as far as two seeds do, or
-as far as is said. Storage orders and formats are in tests/test_assemble.py and tests/io, threads in
+as far as is said. Storage orders are in tests/test_assemble.py and tests/io, threads in
 tests/cli/test_many_runs.py, the same image given twice among the bad inputs. Not here: heads turned by 15
 degrees, which need a head with organs.
 """
@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 import small_head
 from nifti_files import put
+from rt_files import write_series
 from small_run import CONFIG, MODEL, Memory
 from synthetic_heads import synthetic_head
 
 from tumoar.assemble import build_case
 from tumoar.contrasts import find_contrast
 from tumoar.image import Grid
+from tumoar.io.images import read_scan
 from tumoar.io.nifti import read_nifti
 from tumoar.pipeline import segment
 
@@ -168,6 +170,27 @@ def test_ten_cases(name, record_property):
     for number in range(10):
         RELATIONS[name](number)
     record_property("tried", 10)
+
+
+# ---- M2 ----------------------------------------------------------------------------------------------------
+
+
+def test_formats_are_one_image(tmp_path, record_property):
+    """M2: one head as NIfTI-1 and -2, compressed or not, and as series of slices, scaled or not."""
+    image = synthetic_head("T1c")
+    data = np.rint(image.data * 4).astype(np.int16)
+    paths = [
+        put(tmp_path / f"{version}{end}", data, image.grid.affine, version=version)
+        for version in (1, 2)
+        for end in (".nii", ".nii.gz")
+    ]
+    for name, slopes in (("plain", None), ("halves", np.full(data.shape[2], 0.5))):
+        write_series(tmp_path / name, data, image.grid, slopes=slopes)
+        paths.append(tmp_path / name)
+    cases = [build_case({"T1c": read_scan(path).image}).D for path in paths]
+    for path, D in zip(paths, cases):
+        assert np.array_equal(D, cases[0], equal_nan=True), path.name
+    record_property("tried", len(paths))
 
 
 # ---- M17 ---------------------------------------------------------------------------------------------------

@@ -125,8 +125,8 @@ AFTER = """## What the rows leave open
 - R15, R16: on one thread. With several, SimpleITK waits for ever for a thread that memory did not allow to
   begin, and no signal but SIGKILL ends it; what it has stored can be resumed.
 - R19: one machine. Whether another processor gives the same labels is not known.
-- R20: whole runs on a small head for M3, M4, M6, M8, M10, M11, M13, M15 and M16; M1, M2 and M5 on what the model
-  sees; M2 is R9, M9 is in R21, M12 is in R10, M14 is R19, M17 reads ten ways of storing one image. M7 (a head
+- R20: whole runs on a small head for M3, M4, M6, M8, M10, M11, M13, M15 and M16; M1, M2 and M5 on what the
+  model sees; M9 is in R21, M12 is in R10, M14 is R19, M17 reads ten ways of storing one image. M7 (a head
   turned by up to 15 degrees) has [a page of its own](turned.md), and is not held: nor does a head that is
   scanned twice without being turned reach it, on the one head tried. Its optic nerves are found or lost with
   the noise of the scan. Whole runs and M17: ten cases each.

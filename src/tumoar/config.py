@@ -46,8 +46,8 @@ class GibbsConfig(Settings):
     # burn-in, and held at their l and t in the others (decision 0031). 1: in each of them.
     rest_every: int = Field(10, ge=1)
     # Power on the likelihood: neighbors whose noise is alike tell the same thing twice. "images": the power
-    # that they ask for (decision 0034).
-    tau: Annotated[float, Field(gt=0, le=1)] | Literal["images"] = 1.0
+    # that they ask for (decision 0034), 1 where noise is independent; 1.0: as in the paper.
+    tau: Annotated[float, Field(gt=0, le=1)] | Literal["images"] = "images"
 
 
 class Config(Settings):
@@ -62,8 +62,8 @@ class Config(Settings):
     # largest part: such parts hold 0.4 % of what 191 tumors have (decision 0033).
     least_share: float = Field(0.2, ge=0, le=1)
     prior: Literal["crbm", "mrf"] = "crbm"
-    # Nats added to the visible bias of core's cRBM: three Gaussians take too much of what is partly edema,
-    # which has one (decision 0010).
+    # Nats, times τ, added to the visible bias of core's cRBM: three Gaussians take too much of what is partly
+    # edema, which has one (decision 0010).
     level_y: float = Field(-0.5, allow_inf_nan=False)
     beta_z: float = Field(0.6, ge=0)  # of the first-order Markov random field, if that is the prior
     beta_y: float = Field(0.6, ge=0)

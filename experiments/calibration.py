@@ -27,7 +27,7 @@ import numpy.typing as npt
 from fits import DATA, DECIDES, unseen_tumors
 from head_cases import PROJECT, digest
 
-from tumoar.config import GemConfig, GibbsConfig
+from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.contrasts import find_contrast
 from tumoar.evaluate import dice
 from tumoar.image import Grid
@@ -40,7 +40,7 @@ from tumoar.model import joint
 from tumoar.model.atlas import pi as label_pi
 from tumoar.model.atlas import place
 from tumoar.model.bias import field
-from tumoar.model.generative import Model
+from tumoar.model.generative import Model, with_prior
 from tumoar.model.gmm import Theta
 from tumoar.numerics.voxels import UNUSED, WITH_DATA
 from tumoar.simulate import draw_place
@@ -149,7 +149,7 @@ def rows(folder: Path, patients: int, sweeps: GibbsConfig) -> Iterator[dict]:
     """One row per phantom; what was finished before is read."""
     kept = folder / f"calibration_{digest(__file__, DECIDES)}_{sweeps.burn_in}_{sweeps.samples}"
     kept.mkdir(exist_ok=True)
-    model = default_model()
+    model = with_prior(default_model(), Config(level_y=0.0))
     for number in range(patients):
         path = kept / f"{number}.json"
         if not path.exists():

@@ -62,8 +62,8 @@ class Config(Settings):
     # largest part: such parts hold 0.4 % of what 191 tumors have (decision 0033).
     least_share: float = Field(0.2, ge=0, le=1)
     prior: Literal["crbm", "mrf"] = "crbm"
-    # Nats, times τ, added to the visible bias of core's cRBM: three Gaussians take too much of what is partly
-    # edema, which has one (decision 0010).
+    # Nats added to the visible bias of core's cRBM: three Gaussians take too much of what is partly edema,
+    # which has one (decision 0010).
     level_y: float = Field(-0.5, allow_inf_nan=False)
     beta_z: float = Field(0.6, ge=0)  # of the first-order Markov random field, if that is the prior
     beta_y: float = Field(0.6, ge=0)

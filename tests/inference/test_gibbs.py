@@ -21,7 +21,6 @@ from tumoar.config import Config, GemConfig, GibbsConfig, Level
 from tumoar.inference import gem, gibbs
 from tumoar.inference.tally import Tally, pooled
 from tumoar.model import joint
-from tumoar.model.shape import crbm
 from tumoar.model.shape.base import FlatPrior
 from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.numerics.autocorrelation import effective_size
@@ -100,18 +99,6 @@ def prepared():
 @pytest.fixture(scope="module")
 def small(prepared) -> tuple[gibbs.Chain, gibbs.State]:
     return prepared()
-
-
-@pytest.mark.parametrize("tau", [1.0, 0.4])
-def test_the_level_of_core_counts_as_the_likelihood_does(prepared, tau):
-    config = Config(gibbs=GibbsConfig(tau=tau), level_y=-0.8)
-    core = crbm.CRBM(np.zeros((1, 2, 2, 2)), np.zeros(1), a=2.0)
-    arguments = list(prepared.args)
-    arguments[2], arguments[4] = (FirstOrderMRF(0.3), core), config
-    c, _ = gibbs.prepare(*arguments, seed=3)
-    assert c.tau == tau
-    assert c.shape_y.a == pytest.approx(2.0 - 0.8 * tau)
-    assert c.shape_z == FirstOrderMRF(0.3)
 
 
 def test_where_only_core_is_held_tumor_is_too(prepared):

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tumoar.config import Config
 from tumoar.io.models import default_model
-from tumoar.model.generative import leveled, with_prior
+from tumoar.model.generative import with_prior
 from tumoar.model.shape.base import FlatPrior
 from tumoar.model.shape.mrf import FirstOrderMRF
 
 
-def test_a_level_shifts_the_field():
+def test_the_level_of_core_shifts_its_field_alone():
     model = default_model()
     v = np.zeros((20, 20, 20), bool)
     v[6:14, 6:14, 6:14] = True
     region = np.ones(v.shape, bool)
-    plain, lower = (m.field(v, region, key=5) for m in (model.shape_y, leveled(model.shape_y, -0.75)))
+    found = with_prior(model, Config(level_y=-0.75))
+    plain, lower = (m.shape_y.field(v, region, key=5) for m in (model, found))
     np.testing.assert_allclose(lower, plain - np.float32(0.75), atol=1e-4)
-
-
-def test_crbms_by_default():
-    model = default_model()
-    assert with_prior(model, Config()) is model
+    assert found.shape_z is model.shape_z
 
 
 def test_mrf_by_the_settings():
@@ -32,7 +31,8 @@ def test_mrf_by_the_settings():
 
 
 def test_another_prior_has_no_level():
-    assert leveled(FlatPrior(-1.0), -1.0) == FlatPrior(-1.0)
+    model = replace(default_model(), shape_y=FlatPrior(-1.0))
+    assert with_prior(model, Config(level_y=-1.0)).shape_y == FlatPrior(-1.0)
 
 
 @pytest.mark.parametrize("level", [np.nan, np.inf])

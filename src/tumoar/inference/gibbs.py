@@ -25,7 +25,6 @@ from tumoar.labels import LabelTable
 from tumoar.model import joint
 from tumoar.model.atlas import pi as label_pi
 from tumoar.model.conditionals import sampler, update_theta
-from tumoar.model.generative import leveled
 from tumoar.model.gmm import Moments, Theta
 from tumoar.model.joint import Labels
 from tumoar.model.shape.base import ShapePrior, of_color
@@ -145,8 +144,6 @@ def prepare(
     tau = config.gibbs.tau
     if tau == "images":
         tau = evidence(volume, fit.labels, first, fit.theta)
-    # The level makes up for what the mixtures take too much of, so that it counts as they do.
-    shapes = (shapes[0], leveled(shapes[1], config.level_y * tau))
     chain = Chain(labels, volume, own, prior, *shapes, region, seed, held_z, held_y, *pace, tau)
     return chain, start(chain, released(fit.theta, fit.labels, labels), first)
 

@@ -40,10 +40,6 @@ class Model:
 def with_prior(model: Model, config: Config) -> Model:
     """The model with the shape prior that the settings ask for."""
     if config.prior == "crbm":
-        return model
+        y = model.shape_y
+        return replace(model, shape_y=replace(y, a=y.a + config.level_y)) if isinstance(y, CRBM) else model
     return replace(model, shape_z=FirstOrderMRF(config.beta_z), shape_y=FirstOrderMRF(config.beta_y))
-
-
-def leveled(shape: ShapePrior, nats: float) -> ShapePrior:
-    """The prior with so much more on its visible bias, if it is a cRBM."""
-    return replace(shape, a=shape.a + nats) if isinstance(shape, CRBM) else shape

@@ -43,6 +43,13 @@ def case(rng):
     return tumor | (brain & (rng.random(SHAPE) < 0.002)), distance_transform_edt(~tumor) <= 10, brain
 
 
+def dense_filters(rng):
+    """Smooth random filters without relation, and biases: no sums are shared, and a fifth of units is on."""
+    w = gaussian_filter(rng.standard_normal((M, R, R, R)).astype(np.float32), (0, 0.8, 0.8, 0.8))
+    w *= np.float32(0.02) / w.std()
+    return w, rng.normal(-1.5, 0.7, M)
+
+
 def peak_gflops():
     """Of one thread: the best of several single-precision matrix products."""
     n = 1024
@@ -72,9 +79,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     rng = np.random.default_rng(0)
     v, near, brain = case(rng)
-    w = gaussian_filter(rng.standard_normal((M, R, R, R)).astype(np.float32), (0, 0.8, 0.8, 0.8))
-    w *= np.float32(0.02) / w.std()
-    filters = pack(w, rng.normal(-1.5, 0.7, M))
+    w, b = dense_filters(rng)
+    filters = pack(w, b)
     box = tuple(slice(max(0, p.min() - REACH), p.max() + REACH + 1) for p in np.nonzero(near))
     nb.set_num_threads(1)
     figures = {

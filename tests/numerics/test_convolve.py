@@ -8,9 +8,10 @@ import pytest
 import reference_convolve as reference
 from scipy.ndimage import gaussian_filter
 
-from tumoar.numerics.convolve import REACH, M, R, inputs, pack
+from tumoar.numerics.convolve import CELL, REACH, M, R, inputs, pack
 from tumoar.numerics.convolve_field import draw_field
 from tumoar.numerics.convolve_moments import moments
+from tumoar.numerics.convolve_vectors import add_rows
 from tumoar.numerics.random import stream_key
 
 SHAPE = (17, 20, 23)
@@ -174,6 +175,32 @@ def test_phases_add_up(bank):
     np.testing.assert_allclose(sum(q[0] for q in parts), G, rtol=1e-6, atol=1e-4)
     np.testing.assert_allclose(sum(q[1] for q in parts), p, rtol=1e-6)
     assert sum(q[2] for q in parts) == places
+
+
+def test_units_without_weights_change_nothing(bank):
+    """Whatever their biases, and whether they are drawn or not."""
+    w, v, region = bank[0].copy(), volume("speckle"), np.ones(SHAPE, bool)
+    w[[0, 7, 39]] = 0
+    b, other = np.full(M, -1.0), np.full(M, -1.0)
+    other[[0, 7, 39]] = 0.5
+    np.testing.assert_array_equal(*(draw_field(v, region, pack(w, x), 0.3, 5) for x in (b, other)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_rows_of_a_table_are_added(count):
+    rng = np.random.default_rng(4)
+    y, table = (rng.integers(-(2**20), 2**20, n).astype(np.int32) for n in (200, 900))
+    rows = tuple(np.uint64(r) for r in rng.integers(0, 900 - R * CELL, count))
+
+    @nb.njit
+    def add(y, table, rows):
+        add_rows(y, np.uint64(77), table, rows)
+
+    expected = y.copy()
+    for r in rows:
+        expected[77 : 77 + R * CELL] += table[int(r) : int(r) + R * CELL]
+    add(y, table, rows)
+    np.testing.assert_array_equal(y, expected)
 
 
 def test_wrong_sizes_are_refused(bank):

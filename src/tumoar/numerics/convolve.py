@@ -28,6 +28,7 @@ GROUPS, BITS = 8, 5
 CELL = 8  # a cell of back-projection: the R taps along the first axis, padded to one vector
 _SPAN = R * CELL
 _VECTOR = 8  # integers
+_LINE = 16  # integers to a cache line
 
 
 class Filters(NamedTuple):
@@ -65,12 +66,12 @@ def pack(w: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Filters:
     down_scale = _fixed_point(magnitude.sum())
     down = tables(np.rint(w / down_scale).astype(np.int32))
     return Filters(
-        np.ascontiguousarray(up.transpose(1, 2, 3, 0)[:, :, ::-1]).ravel(),
+        _aligned(up.transpose(1, 2, 3, 0)[:, :, ::-1]),
         kernel,
         sign,
         up_scale,
         np.rint(b / up_scale).astype(np.int32),
-        down.ravel(),
+        _aligned(down),
         down_scale,
     )
 
@@ -99,10 +100,11 @@ def _kernels(
 def tables(w: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """(R, GROUPS, 2^BITS, R, CELL) sums of the filters switched on in each pattern of a group's BITS units.
 
-    Group g holds the filters g, g + 8, g + 16, ...; axes: tap 1, group, pattern, tap 2, tap 0 padded to CELL.
+    Filter m is bit m % BITS of group m // BITS: neighbors, which are often related and on together, share a
+    group. Axes: tap 1, group, pattern, tap 2, tap 0 padded to CELL.
     """
     out = np.zeros((R, GROUPS, 1 << BITS, R, CELL), np.int32)
-    taps = w.reshape(BITS, GROUPS, R, R, R).transpose(0, 3, 1, 4, 2)  # bit, tap 1, group, tap 2, tap 0
+    taps = w.reshape(GROUPS, BITS, R, R, R).transpose(1, 3, 0, 4, 2)  # bit, tap 1, group, tap 2, tap 0
     for pattern in range(1 << BITS):
         for bit in range(BITS):
             if pattern >> bit & 1:
@@ -113,6 +115,15 @@ def tables(w: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 def _fixed_point(largest: float) -> float:
     """Power of two so that `largest` becomes less than 2^30 units."""
     return float(2.0 ** (np.ceil(np.log2(max(largest, 1e-6))) - 30))
+
+
+def _aligned(x: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """x, flat, from the beginning of a cache line: a vector across two lines is read in two steps."""
+    room = np.empty(x.size + _LINE, np.int32)
+    begin = -room.ctypes.data // room.itemsize % _LINE
+    out = room[begin : begin + x.size]
+    out[:] = x.ravel()
+    return out
 
 
 def events(v: npt.NDArray[np.uint8]) -> Events:

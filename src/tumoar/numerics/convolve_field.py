@@ -1,20 +1,18 @@
 """Draws of hidden units and their back-projection, fused: the hidden units are never stored.
 
-    h_m[j] ~ Bernoulli(sigmoid(c_m[j]))                      see `convolve` for c
+    h_m[j] ~ Bernoulli(sigmoid(c_m[j]))                      see `convolve`, `convolve_draw`
     u[q]   = sum of w_m[t] h_m[q - 2t]
     f[i]   = a + sum of u[i - d], d in {0,1}^3               field on the voxels
 
 The 40 units of a place are 8 groups of 5 bits; a table per group holds the sums of the filters switched on,
-so that 8 additions replace 40. Most places see no voxel that is on ("idle"): their units are on with fixed
-probabilities, and those that seldom are share one random number. Draws are keyed by the place in the caller's
-grid, sums are exact integers: a field wanted on part of the grid equals that part of the whole field, bit by
-bit, on any number of threads.
+so that 8 additions replace 40, or fewer where groups are all off: places are listed by how many they need.
+Draws are keyed by the place in the caller's grid, sums are exact integers: a field wanted on part of the grid
+equals that part of the whole field, bit by bit, on any number of threads.
 """
 
 from __future__ import annotations
 
 from functools import reduce
-from typing import NamedTuple
 
 import numba as nb
 import numpy as np
@@ -27,30 +25,16 @@ from tumoar.numerics.convolve import (
     GROUPS,
     REACH,
     Filters,
-    M,
     R,
     events,
-    nonempty,
-    row_buffers,
-    row_sums,
-    unit_inputs,
 )
-from tumoar.numerics.random import stream_key, uniform
+from tumoar.numerics.convolve_draw import draw_row, idle_units, room
+from tumoar.numerics.convolve_vectors import add_rows
 
 _PLANES = 8  # planes of hidden units per parallel unit; at least R - 1, so that units two apart never meet
-_SPAN_U = np.uint64(_SPAN)  # unsigned indices: numba wraps signed ones, and then does not vectorize
+LISTS = 5  # of places, by how many rows of the table they add up
 _TABLE = GROUPS * (1 << BITS) * _SPAN
 _FAR = 1 << 20
-RARE = 0.02  # probability below which units of an idle place share one random number
-
-
-class Idle(NamedTuple):
-    """The units of a place that sees no voxel on; made by `idle_units`."""
-
-    odds: npt.NDArray[np.float32]  # (M,) one over the probability to be on
-    frequent: npt.NDArray[np.int64]  # units that are drawn one by one
-    rare: npt.NDArray[np.int64]  # the others
-    some: npt.NDArray[np.float32]  # probability that one of the rare units up to this one is on
 
 
 def draw_field(
@@ -85,15 +69,6 @@ def draw_field(
     )  # fmt: skip
     _gather(u, region[box], first - pad, last - pad, filters.down_scale, a, pad, out[box])
     return out
-
-
-def idle_units(filters: Filters) -> Idle:
-    """What the biases alone say of the units."""
-    odds = np.empty(M, np.float32)
-    odds_row(filters.bias, M, filters, odds)
-    p = 1 / odds.astype(float)
-    frequent, rare = np.flatnonzero(p >= RARE), np.flatnonzero(p < RARE)
-    return Idle(odds, frequent, rare, (1 - np.cumprod(1 - p[rare])).astype(np.float32))
 
 
 @nb.njit(parallel=True, cache=True)
@@ -152,155 +127,54 @@ def _wanted_units(
     return np.maximum(first - REACH, 0).astype(np.int32, "C"), np.minimum(last, n2).astype(np.int32, "C")
 
 
-@nb.njit(inline="always")
-def _odds(c):
-    """1 + exp(-c) = 1 / sigmoid(c) in float32 for |c| <= 16, by six squarings; vectorizes."""
-    x = min(max(c, np.float32(-16.0)), np.float32(16.0)) * np.float32(-1 / 64)
-    e = np.float32(1 / 720) * x + np.float32(1 / 120)
-    e = e * x + np.float32(1 / 24)
-    e = e * x + np.float32(1 / 6)
-    e = e * x + np.float32(0.5)
-    e = e * x + np.float32(1.0)
-    e = e * x + np.float32(1.0)
-    e *= e
-    e *= e
-    e *= e
-    e *= e
-    e *= e
-    e *= e
-    return np.float32(1.0) + e
-
-
 @nb.njit(cache=True)
-def odds_row(c, n, filters, out):
-    """One over the probability of units with inputs c, in fixed point."""
-    scale = np.float32(filters.up_scale)
-    for t in range(n):
-        out[t] = _odds(np.float32(c[t]) * scale)
-
-
-@nb.njit(cache=True)
-def _bernoulli_row(odds, n, k0, k1, counter, h):
-    """h[t] = 1 with probability 1 / odds[t]."""
-    h = h[:n]
-    for t in range(n):
-        h[t] = np.uint8(uniform(k0, k1, np.uint32(counter + t)) * odds[t] < np.float32(1.0))
-
-
-@nb.njit(inline="always")
-def _bit(m):
-    """Place of unit m = 8 q + g in a pattern: byte g holds the bits q of its group."""
-    return np.uint64(8 * (m % GROUPS) + m // GROUPS)
-
-
-@nb.njit(cache=True)
-def _idle_row(idle, n, k0, k1, counter, u, patterns):
-    """Units of n idle places."""
-    patterns = patterns[:n]
-    patterns[:] = 0
-    for m in idle.frequent:
-        odds, bit = idle.odds[m], _bit(m)
-        for x in range(n):
-            on = uniform(k0, k1, np.uint32(counter + x * M + m)) * odds < np.float32(1.0)
-            patterns[x] |= np.uint64(on) << bit
-    count = len(idle.rare)
-    if count == 0:
-        return
-    first, some = idle.rare[0], idle.some[count - 1]
-    u = u[:n]
+def _list(digits, n, place, entries, places, count):
+    """Add n places, the first of them `place`, to lists of places with 1, 2, up to 4, 6, 8 digits not 0."""
+    found = np.zeros(GROUPS + 1, np.uint8)
     for x in range(n):
-        u[x] = uniform(k0, k1, np.uint32(counter + x * M + first))
-    for x in range(n):
-        if u[x] < some:  # this number also says which is the first that is on
-            r = 0
-            while u[x] >= idle.some[r]:
-                r += 1
-            patterns[x] |= np.uint64(1) << _bit(idle.rare[r])
-            for m in idle.rare[r + 1 :]:
-                on = uniform(k0, k1, np.uint32(counter + x * M + m)) * idle.odds[m] < np.float32(1.0)
-                patterns[x] |= np.uint64(on) << _bit(m)
-
-
-@nb.njit(cache=True)
-def _draw_row(
-    start, at, value, steps, first, last, p1, i, j, lo, hi, filters, idle, k0, k1, counter, plain, run, c,
-    odds, h, patterns,
-):  # fmt: skip
-    """Hidden units of the row (i, j), lo <= x < hi, as patterns[x - lo]."""
-    _idle_row(idle, hi - lo, k0, k1, counter, odds, patterns)
-    a, b = nonempty(first, last, p1, i, j, lo, hi)
-    if a >= b:
-        return
-    row_sums(start, at, value, steps, p1, i, j, a, b, filters.up, plain, run)
-    unit_inputs(plain, a, b - a, filters, c)
-    odds_row(c, (b - a) * M, filters, odds)
-    _bernoulli_row(odds, (b - a) * M, k0, k1, counter + (a - lo) * M, h)
-    words = h.view(np.uint64)
-    B = len(filters.up) // R**3
-    for x in range(a, b):
-        # whether a place is idle must not depend on how much of the volume is seen here
-        if plain[(x + R - 1) * B : (x + R) * B].any():
-            word = BITS * (x - a)
-            pattern = words[word]
-            for q in range(1, BITS):
-                pattern |= words[word + q] << np.uint64(q)
-            patterns[x - lo] = pattern
-
-
-@nb.njit(inline="always")
-def _row_stream(key, i, j, f2, lo, origin):
-    """Keys and first counter of a row's draws; they depend on places in the caller's grid only."""
-    k = 2 * lo + f2 + origin[2]
-    k0, k1 = stream_key(key, i + origin[0], j + origin[1], k & 1)
-    return k0, k1, (k >> 1) * M
-
-
-@nb.njit(cache=True)
-def _look_up(patterns, n, offsets, places, count):
-    """Table offsets of the non-empty groups of n places, sorted in buckets by their number (2, 4, 6, 8)."""
-    count[:] = 0
-    for x in range(n):
-        pattern = patterns[x]
-        if pattern == 0:
-            continue
         used = 0
         for g in range(GROUPS):
-            p = np.int64((pattern >> np.uint64(8 * g)) & np.uint64(31))
-            offsets[x, used] = np.uint64(((g << BITS) + p) * _SPAN)
-            used += p != 0
-        for g in range(used, GROUPS):
-            offsets[x, g] = 0  # the empty pattern of the first group: zeros
-        bucket = (used - 1) >> 1
-        places[bucket, count[bucket]] = x
-        count[bucket] += 1
+            digit = digits[g, x]
+            found[used] = (g << BITS) + digit
+            used += digit != 0
+        if used == 0:
+            continue
+        found[used] = 0  # the empty pattern of the first group: zeros
+        which = (used + 1) >> 1 if used > 1 else 0
+        k = count[which]
+        count[which] += 1
+        places[which, k] = place + x
+        for g in range(used + 1 & -2):
+            entries[which, k, g] = found[g]
+
+
+@nb.njit(inline="always")
+def _row(entry):
+    """Where the sums of a table's entry begin."""
+    return np.uint64(entry) * np.uint64(_SPAN)
+
+
+@nb.njit(inline="always")
+def _pair(e, k):
+    return _row(e[k]), _row(e[k + 1])
 
 
 @nb.njit(cache=True)
-def _project_row(offsets, places, count, table, cells, base):
-    """cells[base + x CELL ...] += table sums of each place x, for one tap of the middle axis."""
-    for q in range(count[0]):
-        x = places[0, q]
-        o0, o1 = offsets[x, 0], offsets[x, 1]
-        c = np.uint64(base + x * CELL)
-        for t in range(_SPAN_U):
-            cells[c + t] = np.int32(cells[c + t] + np.int32(table[o0 + t] + table[o1 + t]))
-    for q in range(count[1]):
-        x = places[1, q]
-        o0, o1, o2, o3 = offsets[x, 0], offsets[x, 1], offsets[x, 2], offsets[x, 3]
-        c = np.uint64(base + x * CELL)
-        for t in range(_SPAN_U):
-            s = np.int32(table[o0 + t] + table[o1 + t]) + np.int32(table[o2 + t] + table[o3 + t])
-            cells[c + t] = np.int32(cells[c + t] + np.int32(s))
-    for bucket in range(2, 4):
-        for q in range(count[bucket]):
-            x = places[bucket, q]
-            o0, o1, o2, o3 = offsets[x, 0], offsets[x, 1], offsets[x, 2], offsets[x, 3]
-            o4, o5, o6, o7 = offsets[x, 4], offsets[x, 5], offsets[x, 6], offsets[x, 7]
-            c = np.uint64(base + x * CELL)
-            for t in range(_SPAN_U):
-                s = np.int32(table[o0 + t] + table[o1 + t]) + np.int32(table[o2 + t] + table[o3 + t])
-                r = np.int32(table[o4 + t] + table[o5 + t]) + np.int32(table[o6 + t] + table[o7 + t])
-                cells[c + t] = np.int32(cells[c + t] + np.int32(np.int32(s) + np.int32(r)))
+def _project(entries, places, count, table, cells, shift):
+    """cells[(place + shift) CELL ...] += table sums of each listed place, for one tap of the middle axis."""
+    for which in range(LISTS):
+        for k in range(count[which]):
+            at, e = np.uint64((places[which, k] + shift) * CELL), entries[which, k]
+            if which == 0:
+                add_rows(cells, at, table, (_row(e[0]),))
+            elif which == 1:
+                add_rows(cells, at, table, _pair(e, 0))
+            elif which == 2:
+                add_rows(cells, at, table, _pair(e, 0) + _pair(e, 2))
+            elif which == 3:
+                add_rows(cells, at, table, _pair(e, 0) + _pair(e, 2) + _pair(e, 4))
+            else:
+                add_rows(cells, at, table, _pair(e, 0) + _pair(e, 2) + _pair(e, 4) + _pair(e, 6))
 
 
 @nb.njit(parallel=True, cache=True)
@@ -328,36 +202,35 @@ def _planes(
     start, at, value, steps, first, last, phase, block, filters, idle, lo, hi, origin, key, u
 ):  # fmt: skip
     """One parallel unit. Within a plane, `cells` [place 1, place 2, tap 0] gathers all hidden units, so that
-    the inner loop runs over R x CELL contiguous integers."""
+    the inner loop runs over R x CELL contiguous integers. A whole plane is drawn before it is projected: the
+    table of one tap of the middle axis then stays in the nearest caches."""
     p1, p2 = u.shape[1:]
     n0, n1 = lo.shape
     f0, f1, f2 = phase >> 2, (phase >> 1) & 1, phase & 1
-    plain, run, c = row_buffers(p2, filters)
-    odds = np.empty(p2 * M, np.float32)
-    h = np.empty(p2 * M, np.uint8)
-    patterns = np.empty(p2, np.uint64)
-    offsets = np.empty((p2, GROUPS), np.uint64)
-    places = np.empty((4, p2), np.int64)
-    count = np.empty(4, np.int64)
+    buffers = room(p2, filters)
+    digits = np.zeros_like(buffers.drawn)
+    entries = np.empty((LISTS, p1 * p2, GROUPS), np.uint8)
+    places = np.empty((LISTS, p1 * p2), np.int64)
+    count = np.empty(LISTS, np.int64)
     cells = np.zeros(p1 * p2 * CELL, np.int32)
     for i in range(block * _PLANES, min((block + 1) * _PLANES, (n0 - f0 + 1) // 2)):
         top, bottom, left, right = p1, 0, p2, 0
+        count[:] = 0
         for j in range((n1 - f1 + 1) // 2):
             x0 = np.int64((max(lo[2 * i + f0, 2 * j + f1] - f2, 0) + 1) >> 1)
             x1 = np.int64((hi[2 * i + f0, 2 * j + f1] - f2 + 1) >> 1)
             if x0 >= x1:
                 continue
-            k0, k1, counter = _row_stream(key, 2 * i + f0, 2 * j + f1, f2, x0, origin)
-            _draw_row(
-                start, at, value, steps, first, last, p1, i, j, x0, x1, filters, idle, k0, k1, counter,
-                plain, run, c, odds, h, patterns,
+            draw_row(
+                start, at, value, steps, first, last, p1, phase, i, j, x0, x1, filters, idle, key, origin,
+                buffers, digits,
             )  # fmt: skip
-            _look_up(patterns, x1 - x0, offsets, places, count)
-            for b in range(R):
-                table = filters.down[b * _TABLE : (b + 1) * _TABLE]
-                _project_row(offsets, places, count, table, cells, ((j + b) * p2 + x0) * CELL)
+            _list(digits, x1 - x0, j * p2 + x0, entries, places, count)
             top, bottom, left, right = min(top, j), j + R, min(left, x0), max(right, x1 + R - 1)
         if top < bottom:
+            for b in range(R):
+                table = filters.down[b * _TABLE : (b + 1) * _TABLE]
+                _project(entries, places, count, table, cells, b * p2)
             _settle(cells, u, i, top, bottom, left, right)
 
 

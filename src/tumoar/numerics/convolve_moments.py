@@ -24,7 +24,7 @@ from tumoar.numerics.convolve import (
     row_sums,
     unit_inputs,
 )
-from tumoar.numerics.convolve_field import idle_units, odds_row
+from tumoar.numerics.convolve_draw import idle_units, odds_row
 
 _ROW = R * M
 

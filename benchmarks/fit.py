@@ -43,6 +43,7 @@ from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import theta_prior
 from tumoar.numerics import tetra
 from tumoar.numerics.tetra_cost import merge_labels
+from tumoar.numerics.tetra_raster import rasterize
 from tumoar.numerics.voxels import UNUSED, WITH_DATA
 from tumoar.simulate import Acquisition, draw_patient
 
@@ -59,7 +60,7 @@ def against_peer(python: str, repeats: int, spacing: float) -> dict[str, float]:
     placed = place(atlas, np.eye(4), grid)
     alpha = merge_labels(atlas.alpha, columns)
     background = int(columns[atlas.background])
-    pi = tetra.rasterize(placed.reference, placed.tetrahedra, alpha, placed.shape, background)
+    pi = rasterize(placed.reference, placed.tetrahedra, alpha, placed.shape, background)
     # The peer's classes are our mixtures, the background first; ours tell brain from the rest as well.
     into, C = classes_of(atlas)
     x_of_class = np.zeros(C, np.int64)
@@ -67,7 +68,7 @@ def against_peer(python: str, repeats: int, spacing: float) -> dict[str, float]:
     G = labels.G[x_of_class]
     rng = np.random.default_rng(0)
     means = rng.uniform(1, 4, (C, CONTRASTS))
-    by_class = tetra.rasterize(
+    by_class = rasterize(
         placed.reference, placed.tetrahedra, merge_labels(atlas.alpha, into), placed.shape, 0
     )
     images = np.stack([drawn_image(by_class, means[:, n], rng) for n in range(CONTRASTS)])

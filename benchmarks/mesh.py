@@ -29,6 +29,7 @@ from tumoar.io.samseg import MESH, import_samseg
 from tumoar.labels import default_labels
 from tumoar.model.atlas import Atlas, Placed, place
 from tumoar.numerics import tetra, tetra_cost, tetra_prior
+from tumoar.numerics.tetra_raster import rasterize
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = (194, 201, 143)
@@ -123,8 +124,8 @@ def ours(placed: Placed, alpha, likelihoods, repeats):
 
     total()
     return {
-        "all": best(lambda: tetra.rasterize(*mesh, placed.atlas.alpha, placed.shape), repeats),
-        "classes": best(lambda: tetra.rasterize(*mesh, alpha, placed.shape), repeats),
+        "all": best(lambda: rasterize(*mesh, placed.atlas.alpha, placed.shape), repeats),
+        "classes": best(lambda: rasterize(*mesh, alpha, placed.shape), repeats),
         "gradient": best(total, repeats),
     }
 
@@ -137,7 +138,7 @@ def against_peer(python, repeats):
     placed = place(atlas, np.eye(4), grid)
     into, C = classes_of(atlas)
     alpha = tetra_cost.merge_labels(atlas.alpha, into)
-    pi = tetra.rasterize(placed.reference, placed.tetrahedra, alpha, placed.shape)
+    pi = rasterize(placed.reference, placed.tetrahedra, alpha, placed.shape)
     means = np.array([1.0, 4.0, 3.4, 2.2, 2.0, 3.6, 3.9, 2.8])[:C]
     image = drawn_image(pi, means, np.random.default_rng(0))
     log_likelihood = -0.5 * ((image[..., None] - means) / SIGMA) ** 2 - np.log(SIGMA * np.sqrt(2 * np.pi))
@@ -219,7 +220,7 @@ def scaling(repeats, sizes):
             tetra_cost.data_cost(*mesh, alpha, likelihoods, 0)
 
         def raster(mesh=mesh, shape=placed.shape):
-            tetra.rasterize(*mesh, alpha, shape)
+            rasterize(*mesh, alpha, shape)
 
         per_voxel[n] = (best(raster, repeats) / n**3, best(gradient, repeats) / n**3)
         if n == sizes[-1] and nb.config.NUMBA_NUM_THREADS >= 2:

@@ -34,6 +34,7 @@ from tumoar.model.gmm import Theta
 from tumoar.numerics import tetra, tetra_cost, tetra_prior
 from tumoar.numerics.convolve import REACH, pack
 from tumoar.numerics.convolve_field import draw_field
+from tumoar.numerics.tetra_raster import rasterize
 from tumoar.numerics.voxels import Groups
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -159,7 +160,7 @@ def meshes_and_costs(repeats: int, quick: bool) -> tuple[dict[str, dict[str, flo
         found = {}
 
         def mine(nodes=nodes, ordered=ordered, alpha=alpha, found=found):
-            found["ours"] = tetra.rasterize(nodes, ordered, alpha, shape)
+            found["ours"] = rasterize(nodes, ordered, alpha, shape)
 
         def theirs(nodes=nodes, tetrahedra=tetrahedra, alpha=alpha, found=found):
             found["prototype"] = np.zeros((*shape, alpha.shape[1]), np.float32)
@@ -173,7 +174,7 @@ def meshes_and_costs(repeats: int, quick: bool) -> tuple[dict[str, dict[str, flo
     K = alpha.shape[1]
     peer = mesh_numba.Mesh(nodes, tetrahedra, alpha)
     ordered = tetrahedra[tetra.spatial_order(nodes, tetrahedra)]
-    lik = tetra.rasterize(nodes, ordered, alpha, shape) + np.float32(0.02)
+    lik = rasterize(nodes, ordered, alpha, shape) + np.float32(0.02)
     figures |= {"nodes": len(nodes), "tetrahedra": len(tetrahedra), "grid": "×".join(map(str, shape))}
     lik *= 0.5 + rng.random((1, 1, shape[2], K), np.float32)
     lik /= lik[..., :1].copy()

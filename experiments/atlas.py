@@ -30,6 +30,7 @@ from tumoar.io.store import load_atlas
 from tumoar.labels import default_labels
 from tumoar.model.atlas import smooth
 from tumoar.numerics import tetra
+from tumoar.numerics.tetra_raster import rasterize
 from tumoar.orientation import canonical
 from tumoar.train.align import Alignment, align
 from tumoar.train.atlas import AtlasSettings, Level, fit, plan, to_atlas
@@ -113,7 +114,7 @@ def fitted(atlas, truths, fits):
         for alpha, evaluations in steps:
             nodes = fit(reference, atlas.tetrahedra, alpha, truth, FULL, evaluations, nodes)
         ratios = tetra.volumes(nodes, atlas.tetrahedra) / tetra.volumes(reference, atlas.tetrahedra)
-        out[number] = figures(tetra.rasterize(nodes, atlas.tetrahedra, alpha, truth.shape), truth) | {
+        out[number] = figures(rasterize(nodes, atlas.tetrahedra, alpha, truth.shape), truth) | {
             "smallest volume ratio": round(float(ratios.min()), 3),
             "folded": int((ratios <= 0).sum()),
             "seconds": round(time.perf_counter() - start, 1),
@@ -144,7 +145,7 @@ def densities(atlas):
 
     shape = tuple(atlas.provenance["box"])
     center = (np.array(shape) - 1) / 2
-    p = tetra.rasterize(atlas.nodes + center, atlas.tetrahedra, atlas.alpha, shape)
+    p = rasterize(atlas.nodes + center, atlas.tetrahedra, atlas.alpha, shape)
 
     def probable(*names):
         return p[..., [LABELS.l(n) for n in names]].sum(-1)

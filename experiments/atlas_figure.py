@@ -22,7 +22,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 
 from tumoar.io.store import load_atlas
-from tumoar.numerics import tetra
+from tumoar.numerics.tetra_raster import rasterize
 
 ROOT = Path(__file__).resolve().parents[1]
 COLORS = {
@@ -71,7 +71,7 @@ def draw(atlas, path, dpi):
     center = (np.array(shape) - 1) / 2
     nodes = atlas.nodes + center
     names = [s.name for s in atlas.labels.structures]
-    p = tetra.rasterize(nodes, atlas.tetrahedra, atlas.alpha, shape)
+    p = rasterize(nodes, atlas.tetrahedra, atlas.alpha, shape)
     palette = np.array([color_of(n) for n in names], np.float32)
 
     def middle(*wanted):

@@ -19,6 +19,7 @@ import numpy as np
 from tumoar.io.nifti import read_nifti
 from tumoar.labels import Structure, default_labels
 from tumoar.numerics import tetra
+from tumoar.numerics.tetra_raster import rasterize
 from tumoar.orientation import canonical
 from tumoar.train.align import align
 from tumoar.train.atlas import AtlasSettings, Level, fit, train
@@ -71,7 +72,7 @@ def main():
         pass
     evaluations = 6 if options.quick else 40
     nodes = fit(state.reference, state.tetrahedra, state.alpha, truth, settings, evaluations)
-    guess = tetra.rasterize(nodes, state.tetrahedra, state.alpha, truth.shape).argmax(-1)
+    guess = rasterize(nodes, state.tetrahedra, state.alpha, truth.shape).argmax(-1)
     dice = {}
     for k, structure in enumerate(s for s in labels.structures if s.trained):
         a, b = guess == k, truth == k

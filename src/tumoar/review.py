@@ -20,6 +20,7 @@ from tumoar.model.atlas import Placed
 from tumoar.numerics import tetra
 from tumoar.numerics.autocorrelation import effective_size
 from tumoar.numerics.tetra_cost import merge_labels
+from tumoar.numerics.tetra_raster import rasterize
 from tumoar.quality import MOST_UNUSABLE, Note
 from tumoar.result import Segmentation
 
@@ -48,7 +49,7 @@ def check_coverage(case: Case, placed: Placed) -> None:
     brain = merge_labels(
         atlas.alpha, atlas.labels.in_brain.astype(int)
     )  # column 0, not brain, beyond the mesh
-    prior = tetra.rasterize(placed.reference, placed.tetrahedra, brain, placed.shape, 0)[..., 1]
+    prior = rasterize(placed.reference, placed.tetrahedra, brain, placed.shape, 0)[..., 1]
     inner = ndi.binary_erosion(prior > 0.95, iterations=5)
     for contrast, valid in zip(case.contrasts, case.valid):
         share = 1 - float(valid[inner].mean()) if inner.any() else 0.0

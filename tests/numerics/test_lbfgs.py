@@ -3,6 +3,7 @@ import pytest
 import reference_tetra as ref
 
 from tumoar.numerics import lbfgs, tetra, tetra_cost, tetra_prior
+from tumoar.numerics.tetra_raster import rasterize
 
 
 def mesh(seed):
@@ -92,7 +93,7 @@ def check_fit(seed):
         assert tetra.volumes(x, tetrahedra).min() > 0
     owner = tetra.owners(fit.nodes, tetrahedra, shape)
     assert tetra.voxel_counts(fit.nodes, tetrahedra, shape).sum() == (owner >= 0).sum()
-    pi = tetra.rasterize(fit.nodes, tetrahedra, alpha, shape)
+    pi = rasterize(fit.nodes, tetrahedra, alpha, shape)
     np.testing.assert_allclose(pi.sum(-1), 1.0, atol=1e-6)
 
 

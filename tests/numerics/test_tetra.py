@@ -4,6 +4,7 @@ import pytest
 import reference_tetra as ref
 
 from tumoar.numerics import tetra
+from tumoar.numerics.tetra_raster import rasterize
 
 SHAPE = (5, 5, 7)
 
@@ -61,7 +62,7 @@ def test_linear_functions_are_reproduced(rng):
     shape = (11, 11, 11)
     slope = np.array([[0.02, 0.03, 0.01], [0.0, 0.01, 0.05]])
     alpha = (nodes @ slope.T + 0.2).astype(np.float32)
-    out = tetra.rasterize(nodes, tetrahedra, alpha, shape)
+    out = rasterize(nodes, tetrahedra, alpha, shape)
     expected = np.moveaxis(np.indices(shape), 0, -1) @ slope.T + 0.2
     np.testing.assert_allclose(out, expected, atol=3e-7)
 
@@ -69,7 +70,7 @@ def test_linear_functions_are_reproduced(rng):
 def test_rasterize_equals_its_slow_twin(rng):
     nodes, tetrahedra = ref.random_delaunay(80, 7, rng)
     alpha = rng.dirichlet(np.full(5, 0.3), len(nodes)).astype(np.float32)
-    out = tetra.rasterize(nodes, tetrahedra, alpha, SHAPE)
+    out = rasterize(nodes, tetrahedra, alpha, SHAPE)
     expected = ref.interpolate(nodes, tetrahedra, alpha, tetra.owners(nodes, tetrahedra, SHAPE))
     np.testing.assert_allclose(out, expected, atol=3e-7)
     np.testing.assert_allclose(out.sum(-1), 1.0, atol=1e-6)
@@ -79,7 +80,7 @@ def test_rasterize_equals_its_slow_twin(rng):
 def test_voxels_outside_the_hull_get_the_outside_label(rng):
     nodes, tetrahedra = ref.kuhn((2, 2, 2), 2.0, 1.0)
     alpha = np.tile(np.float32([0.25, 0.5, 0.25]), (len(nodes), 1))
-    out = tetra.rasterize(nodes, tetrahedra, alpha, SHAPE, outside=2)
+    out = rasterize(nodes, tetrahedra, alpha, SHAPE, outside=2)
     inside = tetra.owners(nodes, tetrahedra, SHAPE) >= 0
     assert inside.sum() == 4**3
     assert (out[~inside] == [0, 0, 1]).all()
@@ -99,7 +100,7 @@ def test_folded_meshes_are_refused():
         tetra.owners(nodes, tetrahedra[:, [1, 0, 2, 3]], SHAPE)
     flat = nodes * [1, 1, 0]
     with pytest.raises(ValueError, match="positive volume"):
-        tetra.rasterize(flat, tetrahedra, np.ones((len(nodes), 1), np.float32), SHAPE)
+        rasterize(flat, tetrahedra, np.ones((len(nodes), 1), np.float32), SHAPE)
 
 
 def test_bits_do_not_depend_on_the_number_of_threads(rng):
@@ -109,7 +110,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(rng):
     before = nb.get_num_threads()
     for threads in (1, before):
         nb.set_num_threads(threads)
-        results.append(tetra.rasterize(nodes, tetrahedra, alpha, (24, 24, 24)))
+        results.append(rasterize(nodes, tetrahedra, alpha, (24, 24, 24)))
     nb.set_num_threads(before)
     assert results[0].tobytes() == results[1].tobytes()
 
@@ -117,6 +118,6 @@ def test_bits_do_not_depend_on_the_number_of_threads(rng):
 def test_values_of_any_sign_are_interpolated(rng):
     nodes, tetrahedra = ref.random_delaunay(80, 7, rng)
     shift = rng.normal(size=(len(nodes), 3)).astype(np.float32)
-    out = tetra.rasterize(nodes, tetrahedra, shift, SHAPE)
+    out = rasterize(nodes, tetrahedra, shift, SHAPE)
     expected = ref.interpolate(nodes, tetrahedra, shift, tetra.owners(nodes, tetrahedra, SHAPE))
     np.testing.assert_allclose(out, expected, atol=1e-6)

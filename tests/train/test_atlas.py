@@ -10,6 +10,7 @@ from ball_maps import shifted
 
 from tumoar.labels import default_labels
 from tumoar.numerics import tetra
+from tumoar.numerics.tetra_raster import rasterize
 from tumoar.train.atlas import REACH, AtlasSettings, Level, fit, plan, to_atlas, train
 
 SETTINGS = AtlasSettings(levels=(Level((8.0,), 2), Level((3.0, 4.0, 5.0), 3)), polish=1)
@@ -43,7 +44,7 @@ def test_heads_are_registered(run):
     state = steps[-1][0]
     middles = []
     for nodes in (state.reference, *state.positions):
-        p = tetra.rasterize(nodes, state.tetrahedra, state.alpha, maps[0].shape)[..., 4]
+        p = rasterize(nodes, state.tetrahedra, state.alpha, maps[0].shape)[..., 4]
         middles.append((p * np.arange(32)[:, None, None]).sum() / p.sum())
     assert middles[0] == pytest.approx(15.5, abs=1.0)
     assert middles[3] - middles[1] > 3.0
@@ -70,7 +71,7 @@ def test_fit_improves_a_head_that_was_not_seen(run):
     nodes = fit(state.reference, state.tetrahedra, state.alpha, new, SETTINGS, 12)
 
     def match(x):
-        p = tetra.rasterize(x, state.tetrahedra, state.alpha, new.shape)
+        p = rasterize(x, state.tetrahedra, state.alpha, new.shape)
         return np.log(np.take_along_axis(p, new[..., None].astype(int), -1) + 1e-4).mean()
 
     assert match(nodes) > match(state.reference)

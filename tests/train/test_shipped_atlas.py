@@ -10,6 +10,7 @@ import pytest
 from tumoar.io.store import load_atlas
 from tumoar.labels import default_labels
 from tumoar.numerics import tetra
+from tumoar.numerics.tetra_raster import rasterize
 from tumoar.train.atlas import AtlasSettings
 from tumoar.train.mesh import quality
 
@@ -25,7 +26,7 @@ def atlas():
 @pytest.fixture(scope="module")
 def pi(atlas):
     shape = tuple(atlas.provenance["box"])
-    return tetra.rasterize(atlas.nodes + (np.array(shape) - 1) / 2, atlas.tetrahedra, atlas.alpha, shape)
+    return rasterize(atlas.nodes + (np.array(shape) - 1) / 2, atlas.tetrahedra, atlas.alpha, shape)
 
 
 def test_card_tells_heads_command_seed_and_license(atlas):

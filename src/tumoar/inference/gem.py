@@ -18,9 +18,9 @@ from tumoar.model.atlas import Atlas, Placed, place, smooth
 from tumoar.model.conditionals import mode, update_theta
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import ThetaPrior
-from tumoar.numerics import tetra
 from tumoar.numerics.lbfgs import Memory
 from tumoar.numerics.tetra_cost import merge_labels
+from tumoar.numerics.tetra_raster import rasterize
 from tumoar.numerics.voxels import WITH_DATA, Groups, Volume
 
 Nodes = npt.NDArray[np.float64]
@@ -144,7 +144,7 @@ def coarse_grid(grid: Grid, factor: int) -> Grid:
 def class_pi(placed: Placed, eta: Nodes, alpha: npt.NDArray[np.float32]) -> Pi:
     """(X, Y, Z, C) prior probabilities of classes; the background's outside the mesh."""
     background = int(joint.classes(placed.atlas.labels)[placed.atlas.background])
-    return tetra.rasterize(eta, placed.tetrahedra, alpha, placed.shape, background)
+    return rasterize(eta, placed.tetrahedra, alpha, placed.shape, background)
 
 
 def count(v: Volume) -> int:

@@ -21,6 +21,7 @@ from scipy import sparse
 from tumoar.image import Grid
 from tumoar.labels import LabelTable
 from tumoar.numerics import tetra, tetra_cost
+from tumoar.numerics.tetra_raster import rasterize
 
 _ON_FACE = 1e-3
 """Millimeters from the box within which a node counts as lying on its face."""
@@ -127,7 +128,7 @@ def project(placed: Placed, vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.
 def pi(placed: Placed, nodes: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     """(X, Y, Z, K) label probabilities pi_i(k | eta); background outside the mesh."""
     atlas = placed.atlas
-    return tetra.rasterize(nodes, placed.tetrahedra, atlas.alpha, placed.shape, atlas.background)
+    return rasterize(nodes, placed.tetrahedra, atlas.alpha, placed.shape, atlas.background)
 
 
 def smooth(atlas: Atlas, sigma: float, steps: int = 4) -> Atlas:

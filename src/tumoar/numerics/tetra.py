@@ -1,4 +1,4 @@
-"""Tetrahedra on a voxel grid: which voxels each one owns, and linear interpolation inside it.
+"""Tetrahedra on a voxel grid: which voxels each one owns.
 
 A mesh is `nodes` (V, 3) float64 in voxel coordinates (voxel centers at integers, axes as in the array) and
 `tetrahedra` (T, 4) integer, positively oriented: det [p1-p0, p2-p0, p3-p0] > 0. Kernels visit a tetrahedron
@@ -280,32 +280,12 @@ def _owners_and_counts(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     out = np.full(shape, -1, np.int32)
     counts = np.zeros(len(tetrahedra), np.int64)
-    _require_unfolded(_owners(*plain(nodes, tetrahedra), out, counts))
+    require_unfolded(_owners(*plain(nodes, tetrahedra), out, counts))
     return out, counts
 
 
-def rasterize(
-    nodes: npt.NDArray[np.float64],
-    tetrahedra: npt.NDArray[np.integer],
-    alpha: npt.NDArray[np.float32],
-    shape: tuple[int, int, int],
-    outside: int = 0,
-) -> npt.NDArray[np.float32]:
-    """(X, Y, Z, K) node values alpha (V, K) interpolated linearly at every voxel center.
-
-    Rounding takes no value below the smallest of alpha. Voxels outside the hull get 1 in column `outside` and
-    0 elsewhere; `owners` tells which they are.
-    """
-    alpha = np.require(alpha, np.float32, PLAIN)
-    out = np.zeros((*shape, alpha.shape[1]), np.float32)
-    covered = np.zeros(shape, np.bool_)
-    smallest = float(alpha.min())
-    _require_unfolded(_rasterize(*plain(nodes, tetrahedra), alpha, smallest, out.reshape(-1), covered))
-    _fill_outside(out, covered, outside)
-    return out
-
-
-def _require_unfolded(fine: bool) -> None:
+def require_unfolded(fine: bool) -> None:
+    """What every kernel says of a mesh that it cannot visit."""
     if not fine:
         raise ValueError("tetrahedra must have positive volume, got a folded or flat one")
 
@@ -330,42 +310,6 @@ def _owners(nodes, tetrahedra, out, counts):
     return fine.all()
 
 
-@nb.njit(parallel=True, cache=True, fastmath={"contract"})
-def _rasterize(nodes, tetrahedra, alpha, smallest, out, covered):
-    """Write into `out`, flat and zero, the columns that any corner has; most tetrahedra have few."""
-    X, Y, Z = covered.shape
-    T, K = len(tetrahedra), alpha.shape[1]
-    fine = np.ones((T + BLOCK - 1) // BLOCK, np.bool_)
-    for block in nb.prange(len(fine)):
-        q = scratch()
-        A = np.empty((K, 4))
-        present = np.empty(K, np.int64)
-        for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
-            if not setup(q, nodes, tetrahedra[t]) > 0.0:
-                fine[block] = False
-                continue
-            M = present_columns(alpha, tetrahedra[t], A, present)
-            for i in range(*extent(q, 0, X)):
-                for j in range(*rows(q, i, Y)):
-                    lo, hi = run(q, i, j, Z)
-                    if lo >= hi:
-                        continue
-                    for k in range(lo, hi):
-                        covered[i, j, k] = True
-                    b0 = q[0, 0] * i + q[0, 1] * j + q[0, 2] * lo + q[0, 3]
-                    b1 = q[1, 0] * i + q[1, 1] * j + q[1, 2] * lo + q[1, 3]
-                    b2 = q[2, 0] * i + q[2, 1] * j + q[2, 2] * lo + q[2, 3]
-                    b3 = q[3, 0] * i + q[3, 1] * j + q[3, 2] * lo + q[3, 3]
-                    first = ((i * Y + j) * Z + lo) * K
-                    for m in range(M):
-                        value = b0 * A[m, 0] + b1 * A[m, 1] + b2 * A[m, 2] + b3 * A[m, 3]
-                        step = q[0, 2] * A[m, 0] + q[1, 2] * A[m, 1] + q[2, 2] * A[m, 2] + q[3, 2] * A[m, 3]
-                        at = first + present[m]
-                        for k in range(hi - lo):
-                            out[at + k * K] = max(value + step * k, smallest)
-    return fine.all()
-
-
 @nb.njit(cache=True)
 def present_columns(alpha, corners, A, present):
     """Columns of alpha that some corner has, in `present`; their values in A (column, corner); how many."""
@@ -380,13 +324,3 @@ def present_columns(alpha, corners, A, present):
         A[M, 0], A[M, 1], A[M, 2], A[M, 3] = a0, a1, a2, a3
         M += np.uint64((a0 != 0.0) | (a1 != 0.0) | (a2 != 0.0) | (a3 != 0.0))
     return np.int64(M)
-
-
-@nb.njit(parallel=True, cache=True)
-def _fill_outside(out, covered, outside):
-    X, Y, Z = covered.shape
-    for i in nb.prange(X):
-        for j in range(Y):
-            for k in range(Z):
-                if not covered[i, j, k]:
-                    out[i, j, k, outside] = 1.0

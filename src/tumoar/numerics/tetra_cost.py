@@ -1,6 +1,6 @@
 """The data term of a mesh: -sum_i log sum_c L_i(c) pi_i(c), its gradient and Fisher information in the nodes.
 
-pi_i(c) interpolates the node values alpha (V, C) linearly, as in `tetra.rasterize`; L (X, Y, Z, C) float32
+pi_i(c) interpolates the node values alpha (V, C) linearly, as in `tetra_raster`; L (X, Y, Z, C) float32
 holds each voxel's likelihoods up to a factor per voxel (`likelihood_ratios`). A voxel whose row of L is all
 zero is not looked at. A voxel whose row is not, but for which the sum is zero, is impossible: the cost is
 +inf; no floor hides it.
@@ -41,6 +41,7 @@ from tumoar.numerics.tetra_voxels import (
     four,
     group,
     indices,
+    interpolants,
     owned,
     parts,
     prepare,
@@ -173,7 +174,7 @@ def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
                 M = present_columns(alpha, tetrahedra[t], A, present)
                 if M == 1 and present[0] == reference:
                     continue
-                _interpolants(G, lane, A, M, B)
+                interpolants(G, lane, A, M, B)
                 Q[:M] = 0.0
                 for part in range(parts(G, lane)):
                     n = owned(G, lane, part, q, nodes, tetrahedra[t], shape, N, W)
@@ -195,21 +196,6 @@ def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
 @nb.njit(cache=True)
 def _masked(L, at, C):
     return not np.any(L[at : at + C])
-
-
-@nb.njit(cache=True, fastmath=_FLAGS, forceinline=True)
-def _interpolants(G, lane, A, M, B):
-    """B (M, 4): pi of class m is B[m] . (x, y, z, 1)."""
-    x0, x1, x2, x3 = four(G, lane, GRAD_X)
-    y0, y1, y2, y3 = four(G, lane, GRAD_Y)
-    z0, z1, z2, z3 = four(G, lane, GRAD_Z)
-    e0, e1, e2, e3 = four(G, lane, BASE)
-    for m in range(M):
-        a0, a1, a2, a3 = A[m, 0], A[m, 1], A[m, 2], A[m, 3]
-        B[m, 0] = a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
-        B[m, 1] = a0 * y0 + a1 * y1 + a2 * y2 + a3 * y3
-        B[m, 2] = a0 * z0 + a1 * z1 + a2 * z2 + a3 * z3
-        B[m, 3] = a0 * e0 + a1 * e1 + a2 * e2 + a3 * e3
 
 
 @nb.njit(cache=True, fastmath=_FLAGS, forceinline=True)

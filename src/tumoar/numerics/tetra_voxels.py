@@ -253,3 +253,18 @@ def _places(i, j, k, skip, start, nj, nk, shape, count, N, W):
         W[X + v], W[Y + v], W[Z + v] = x + skip, y, z
         row_in_grid = np.int32(np.int32(np.int32(x) * rows) + np.int32(y))
         N[AT + v] = np.int32(np.int32(row_in_grid * size) + np.int32(z)) + first
+
+
+@nb.njit(cache=True, fastmath={"contract", "nsz"}, forceinline=True)
+def interpolants(G, lane, A, M, B):
+    """From values A (M, 4) at the corners to B (M, 4): the value m at (x, y, z) is B[m] . (x, y, z, 1)."""
+    x0, x1, x2, x3 = four(G, lane, GRAD_X)
+    y0, y1, y2, y3 = four(G, lane, GRAD_Y)
+    z0, z1, z2, z3 = four(G, lane, GRAD_Z)
+    e0, e1, e2, e3 = four(G, lane, BASE)
+    for m in range(M):
+        a0, a1, a2, a3 = A[m, 0], A[m, 1], A[m, 2], A[m, 3]
+        B[m, 0] = a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
+        B[m, 1] = a0 * y0 + a1 * y1 + a2 * y2 + a3 * y3
+        B[m, 2] = a0 * z0 + a1 * z1 + a2 * z2 + a3 * z3
+        B[m, 3] = a0 * e0 + a1 * e1 + a2 * e2 + a3 * e3

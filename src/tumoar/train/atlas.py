@@ -23,6 +23,7 @@ from tumoar.numerics import tetra, tetra_labels
 from tumoar.numerics.lbfgs import minimize
 from tumoar.numerics.tetra_cost import gather, incidence
 from tumoar.numerics.tetra_prior import elastic_curvature, elastic_energy
+from tumoar.numerics.tetra_raster import rasterize
 from tumoar.train import mesh
 from tumoar.train.collapse import collapse
 
@@ -247,7 +248,7 @@ def _begin_level(
         reference, tetrahedra = mesh.uniform_mesh(shape, level.sizes[0], rng)
     else:
         fine, border, uncertain = level.sizes
-        probability = tetra.rasterize(state.reference, state.tetrahedra, state.alpha, shape)
+        probability = rasterize(state.reference, state.tetrahedra, state.alpha, shape)
         thin = [names.index(n) for n in settings.thin]
         organs = [[k] for k, n in enumerate(names) if n not in (*settings.thin, *settings.catch_all)]
         size = mesh.size_map(probability, thin, organs, (fine, border, uncertain), settings.slope)
@@ -366,9 +367,7 @@ def _displacement_at(points: Nodes, state: State, nodes: Nodes, shape: mesh.Shap
     for d in range(3):
         # A probability-like pair of columns: the rasterizer cuts negative values.
         low = float(shift[:, d].min())
-        value = (
-            tetra.rasterize(state.reference, state.tetrahedra, shift[:, d : d + 1] - low, shape)[..., 0] + low
-        )
+        value = rasterize(state.reference, state.tetrahedra, shift[:, d : d + 1] - low, shape)[..., 0] + low
         field[..., d] = np.where(covered, value, 0.0)
     sampled = [ndi.map_coordinates(field[..., d], points.T, order=1, mode="nearest") for d in range(3)]
     return np.stack(sampled, 1)

@@ -1,0 +1,113 @@
+"""Node values interpolated at every voxel center of a grid; `tetra` says which tetrahedron owns a voxel."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.numerics.tetra import BLOCK, PLAIN, plain, present_columns, require_unfolded, scratch
+from tumoar.numerics.tetra_voxels import (
+    AT,
+    FIRST,
+    GROUP,
+    LANES,
+    MORE,
+    PITCH,
+    X,
+    Y,
+    Z,
+    four,
+    group,
+    indices,
+    interpolants,
+    owned,
+    parts,
+    prepare,
+    values,
+)
+
+
+def rasterize(
+    nodes: npt.NDArray[np.float64],
+    tetrahedra: npt.NDArray[np.integer],
+    alpha: npt.NDArray[np.float32],
+    shape: tuple[int, int, int],
+    outside: int = 0,
+) -> npt.NDArray[np.float32]:
+    """(X, Y, Z, K) node values alpha (V, K) interpolated linearly at every voxel center.
+
+    Rounding takes no value below the smallest of alpha. Voxels outside the hull get 1 in column `outside` and
+    0 elsewhere; `tetra.owners` tells which they are.
+    """
+    alpha = np.require(alpha, np.float32, PLAIN)
+    out = np.zeros((*shape, alpha.shape[1]), np.float32)
+    covered = np.zeros(shape, np.bool_)
+    smallest = float(alpha.min())
+    mesh = plain(nodes, tetrahedra)
+    require_unfolded(_rasterize(*mesh, alpha, smallest, outside, shape, out.ravel(), covered.ravel()))
+    _fill_outside(out, covered, outside)
+    return out
+
+
+@nb.njit(parallel=True, cache=True, error_model="numpy", fastmath={"contract"})
+def _rasterize(nodes, tetrahedra, alpha, smallest, outside, shape, out, covered):
+    """Write into `out`, flat and zero, the columns that any corner has; most tetrahedra have few.
+
+    A tetrahedron that is `outside` alone is passed over: voxels that none has covered become that anyway.
+    """
+    T, K = len(tetrahedra), alpha.shape[1]
+    fine = np.ones((T + BLOCK - 1) // BLOCK, np.bool_)
+    for block in nb.prange(len(fine)):
+        q, G, N, W = scratch(), group(), indices(), values(K)
+        A, B = np.empty((K, 4)), np.empty((K, 4))
+        present = np.empty(K, np.int64)
+        end = min(T, (block + 1) * BLOCK)
+        for first in range(block * BLOCK, end, GROUP):
+            last = min(end, first + GROUP)
+            prepare(G, nodes, tetrahedra, first, last, shape)
+            for t in range(first, last):
+                lane = t - first
+                if not four(G, lane, FIRST)[3] > 0.0:
+                    fine[block] = False
+                    continue
+                M = present_columns(alpha, tetrahedra[t], A, present)
+                if M == 1 and present[0] == outside and (A[0] == 1.0).all():
+                    continue
+                interpolants(G, lane, A, M, B)
+                for part in range(parts(G, lane)):
+                    n = owned(G, lane, part, q, nodes, tetrahedra[t], shape, N, W)
+                    _columns(B, M, n, smallest, W)
+                    _write(present, M, n, K, N, W, out, covered)
+    return fine.all()
+
+
+@nb.njit(cache=True, fastmath={"contract"}, forceinline=True)
+def _columns(B, M, n, smallest, W):
+    """Values of the listed voxels, column by column."""
+    for m in range(M):
+        bx, by, bz, b = B[m, 0], B[m, 1], B[m, 2], B[m, 3]
+        column = MORE + m * PITCH
+        for v in range((n + LANES - 1) // LANES * LANES):
+            W[column + v] = max(bx * W[X + v] + by * W[Y + v] + bz * W[Z + v] + b, smallest)
+
+
+@nb.njit(cache=True, forceinline=True)
+def _write(present, M, n, K, N, W, out, covered):
+    """Each to its place, voxel by voxel: the columns of one lie side by side."""
+    for v in range(n):
+        voxel = np.uint64(N[AT + v])
+        covered[voxel] = True
+        at = voxel * np.uint64(K)
+        for m in range(M):
+            out[at + np.uint64(present[m])] = W[MORE + m * PITCH + v]
+
+
+@nb.njit(parallel=True, cache=True)
+def _fill_outside(out, covered, outside):
+    X, Y, Z = covered.shape
+    for i in nb.prange(X):
+        for j in range(Y):
+            for k in range(Z):
+                if not covered[i, j, k]:
+                    out[i, j, k, outside] = 1.0

@@ -56,10 +56,8 @@ What is compared, and where the work differs:
 - **Mesh.** The prototype's own mesh, {nodes} nodes and {tetrahedra} tetrahedra on {grid} voxels, which ours
   visits in its own order, as it does with an atlas; and the shipped atlas on the same grid, turned a little.
   Both make the array that they fill. Ours finds the voxels that no tetrahedron owns, and decides exactly who
-  owns a voxel on a face. Both skip tetrahedra that are background alone. The prototype has inverted the mesh
-  at rest before; ours does it in every evaluation of the deformation prior. Rasterization is where ours is
-  slower: it finds the voxels of a tetrahedron row by row, one row at a time, and writes the labels of its
-  corners one by one in double precision, where the prototype writes all labels of a voxel as vectors.
+  owns a voxel on a face. Both costs, and our rasterization, skip tetrahedra that are background alone. The
+  prototype has inverted the mesh at rest before; ours does it in every evaluation of the deformation prior.
 - **Voxel passes.** {voxels} voxels of a head-like ball, 4 contrasts, 20 Gaussians in 12 mixtures, 17 labels,
   64 functions of bias field: the prototype's tables, given to our kernels. Ours allows for missing data and
   for any number of contrasts and labels; the sampler's prior is packed once before, as in a run.

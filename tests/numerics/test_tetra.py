@@ -77,6 +77,27 @@ def test_rasterize_equals_its_slow_twin(rng):
     assert out.min() >= 0.0
 
 
+@pytest.mark.parametrize("outside", [0, 3])
+def test_tetrahedra_that_are_outside_alone_are_as_if_visited(outside, rng):
+    """Half of the corners are one label alone: their tetrahedra may be passed over, those beside them not."""
+    nodes, tetrahedra = ref.body_centered((3, 3, 3), 4.0, -0.5)
+    alpha = rng.dirichlet(np.full(5, 0.3), len(nodes)).astype(np.float32)
+    alpha[nodes[:, 0] < 6] = np.eye(5, dtype=np.float32)[3]
+    assert (alpha[tetrahedra] == np.eye(5, dtype=np.float32)[3]).all((1, 2)).any()
+    out = rasterize(nodes, tetrahedra, alpha, (11, 11, 11), outside)
+    expected = ref.interpolate(nodes, tetrahedra, alpha, tetra.owners(nodes, tetrahedra, (11, 11, 11)))
+    np.testing.assert_allclose(out, expected, atol=3e-7)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5, 1 / 3])
+def test_no_voxel_of_a_lattice_is_left_out(shift, rng):
+    nodes, tetrahedra = ref.kuhn((4, 4, 4), 3.0, -shift)
+    alpha = rng.dirichlet(np.full(3, 0.3), len(nodes)).astype(np.float32)
+    out = rasterize(nodes, tetrahedra, alpha, (11, 11, 11))
+    expected = ref.interpolate(nodes, tetrahedra, alpha, tetra.owners(nodes, tetrahedra, (11, 11, 11)))
+    np.testing.assert_allclose(out, expected, atol=3e-7)
+
+
 def test_voxels_outside_the_hull_get_the_outside_label(rng):
     nodes, tetrahedra = ref.kuhn((2, 2, 2), 2.0, 1.0)
     alpha = np.tile(np.float32([0.25, 0.5, 0.25]), (len(nodes), 1))

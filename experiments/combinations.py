@@ -105,7 +105,7 @@ def dices(row: dict) -> str:
 
 
 def main() -> None:
-    is_quick, found = collected(__doc__, rows, 4, show=dices)
+    is_quick, found = collected(__doc__, rows, 2, show=dices)
     if not is_quick:
         (PROJECT / "docs" / "results" / "combinations.md").write_text(page(found), encoding="utf-8")
         draw(found)

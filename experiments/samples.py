@@ -181,7 +181,7 @@ def collected(
 
 def main() -> None:
     is_quick, found = collected(
-        __doc__, rows, 6, show=lambda row: {k: v for k, v in row.items() if k != "honesty"}
+        __doc__, rows, 3, show=lambda row: {k: v for k, v in row.items() if k != "honesty"}
     )
     figures: dict[str, dict[str, float]] = {}
     for method in METHODS:

@@ -118,7 +118,7 @@ def page(found: list[dict]) -> str:
     patients = list(dict.fromkeys(r["patient"] for r in found))
     lines = ["# Decisions taken back", "", *__doc__.strip().splitlines()[4:10], ""]
     lines += [
-        f"Mean Dice over {len(patients)} patients ({'; '.join(patients)}); CPU seconds of sampling.",
+        f"Mean Dice over {len(patients)} patient(s): {'; '.join(patients)}; CPU seconds of sampling.",
         "",
     ]
     lines += ["| | " + " | ".join(columns) + " | CPU s |", "|" + "---|" * (len(columns) + 2)]
@@ -132,7 +132,7 @@ def page(found: list[dict]) -> str:
 
 
 def main() -> None:
-    is_quick, found = collected(__doc__, rows, 2)
+    is_quick, found = collected(__doc__, rows, 1)
     if not is_quick:
         (PROJECT / "docs" / "results" / "ablations.md").write_text(page(found), encoding="utf-8")
     print(json.dumps({r["variant"]: {k: r[k] for k in ("core", "whole tumor")} for r in found}))

@@ -13,7 +13,8 @@ SQUARE = np.array([[1.0, 1.0], [5.0, 1.0], [5.0, 4.0], [1.0, 4.0]])
 
 
 def star(rng, corners=9, center=(12.0, 11.0), size=9.0):
-    angle = np.sort(rng.uniform(0, 2 * np.pi, corners))
+    # One corner in each sector: with a gap of more than half a turn the last edge may cross others.
+    angle = 2 * np.pi * (np.arange(corners) + rng.uniform(0, 1, corners)) / corners
     radius = size * rng.uniform(0.4, 1.0, corners)
     return np.array(center) + radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
 

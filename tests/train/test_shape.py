@@ -17,7 +17,19 @@ from tumoar.numerics.convolve import REACH
 from tumoar.train import shape as training
 from tumoar.train.shape import PAPER, Difference, ShapeTraining, centered_gradient, uncentered
 from tumoar.train.shape_data import Shape, cut, flips, shape_of, split_by_patient, window
-from tumoar.train.shape_start import BALLS, DIRECTIONS, PLANE, VOTES, Parameters, plane
+from tumoar.train.shape_start import (
+    BALLS,
+    DIRECTIONS,
+    SURFACE,
+    Family,
+    Parameters,
+    cube,
+    facing,
+    invariant,
+    surface,
+    turn,
+    turned,
+)
 
 MAPS = np.array(list(itertools.product((0, 1), repeat=6)), float).reshape(-1, 1, 2, 3)
 WEIGHT = np.random.default_rng(0).dirichlet(np.ones(len(MAPS)))  # a data distribution over all maps
@@ -217,14 +229,18 @@ def test_flips_have_their_rate(grain):
     assert share == pytest.approx(0.2, abs=0.02)
 
 
+BIASES = [bias for *_, biases in BALLS for bias in biases]
+VOTES = len(BALLS[0][2])
+
+
 def test_first_model_is_the_table():
     w, b, _ = first().parameters
-    np.testing.assert_allclose(8 * w[: len(BALLS)].sum((1, 2, 3)), [strength for _, strength, _ in BALLS])
-    np.testing.assert_allclose(b[: len(BALLS)], [bias for _, _, bias in BALLS])
-    part = slice(len(BALLS), len(BALLS) + len(DIRECTIONS))
-    np.testing.assert_allclose(8 * np.abs(w[part]).sum((1, 2, 3)), PLANE[1])
-    np.testing.assert_allclose(b[part], PLANE[2])
-    assert not w[part.stop :].any()
+    strengths = [strength for _, strength, biases in BALLS for _ in biases]
+    np.testing.assert_allclose(8 * w[: len(BIASES)].sum((1, 2, 3)), strengths)
+    np.testing.assert_allclose(b[: len(BIASES)], BIASES)
+    np.testing.assert_allclose(8 * np.abs(w[len(BIASES) :]).sum((1, 2, 3)), SURFACE[1])
+    np.testing.assert_allclose(b[len(BIASES) :], SURFACE[2])
+    assert len(w) == len(BIASES) + len(DIRECTIONS)
 
 
 def test_first_model_has_empty_and_full_surroundings_equally_probable():
@@ -237,12 +253,13 @@ def test_first_model_has_empty_and_full_surroundings_equally_probable():
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_planes_see_a_surface_that_faces_them_and_not_its_opposite(direction):
+def test_surfaces_see_one_that_faces_them_and_not_its_opposite(direction):
     ahead = np.tensordot(direction, np.indices((7,) * 3) - 3, 1)
     half = np.where(ahead > 0, 1.0, np.where(ahead < 0, 0.0, 0.5)).ravel()
-    assert 8 * plane(direction, PLANE[0]) @ half == pytest.approx(0.5)
-    assert 8 * plane(direction, PLANE[0]) @ (1 - half) == pytest.approx(-0.5)
-    assert plane(direction, PLANE[0]).sum() == pytest.approx(0, abs=1e-12)
+    w = surface(direction, SURFACE[0])
+    assert 8 * w @ half == pytest.approx(0.5)
+    assert 8 * w @ (1 - half) == pytest.approx(-0.5)
+    assert w.sum() == pytest.approx(0, abs=1e-12)
 
 
 def test_votes_act_like_a_random_field_of_neighbors():
@@ -256,20 +273,47 @@ def test_votes_act_like_a_random_field_of_neighbors():
     assert F[4] == F.max()
 
 
-def flipped(w):
-    return w[:, ::-1, :, ::-1]
+def test_the_cube_has_48_symmetries_and_they_are_a_group():
+    found = {g.tobytes() for g in cube()}
+    assert len(found) == 48
+    assert all((g @ h).tobytes() in found for g in cube() for h in cube())
+
+
+@pytest.mark.parametrize("direction", [(1, 0, 0), (0, 1, -1), (-1, 1, 1)])
+def test_filters_that_face_a_direction_are_what_its_symmetries_leave(direction):
+    """As many as the mean trace says (the dimension of what a group leaves), each of them left as it is."""
+    symmetries = facing(direction)
+    basis = invariant(symmetries)
+    x = np.arange(343.0)
+    traces = [s * np.count_nonzero(turned(x, g) == x) for g, s in symmetries]
+    assert len(basis) == np.mean(traces)
+    assert np.linalg.matrix_rank(basis) == len(basis)
+    for e, (g, s) in itertools.product(basis, symmetries):
+        np.testing.assert_array_equal(turned(e, g), s * e)
+
+
+def test_surfaces_of_a_class_are_turns_of_each_other():
+    source = (0, 1, 1)
+    for target in (d for d in DIRECTIONS if np.count_nonzero(d) == 2):
+        there = turned(surface(source, 2.5), turn(source, target))
+        np.testing.assert_allclose(there, surface(target, 2.5), atol=1e-15)
 
 
 def test_training_keeps_the_symmetry_of_the_filters():
-    """A flip of all filters is an exchange of filters within their groups, before training and after."""
-    ends = np.cumsum([*(1,) * len(BALLS), 6, 12, 8])
+    """Any turn or mirror of all filters is an exchange of filters, before training and after."""
     for state in (first(), run(first(), QUICK, 2)):
         w, b, _ = state.parameters
-        assert ends[-1] == len(BALLS) + len(DIRECTIONS)
-        for k, end in zip((0, *ends), ends):
-            group, turned = (np.sort(x[k:end].reshape(end - k, -1), axis=0) for x in (w, flipped(w)))
-            np.testing.assert_allclose(turned, group, atol=1e-12)
-            assert np.ptp(b[k:end]) < 1e-12
+        filters = np.column_stack([w.reshape(len(w), -1), b])
+        for g in cube():
+            moved = np.column_stack([[turned(x, g) for x in w.reshape(len(w), -1)], b])
+            gaps = np.abs(moved[:, None] - filters).max(2)
+            assert sorted(gaps.argmin(1)[len(BIASES) :]) == list(range(len(BIASES), len(w)))
+            assert gaps.min(1).max() < 1e-9
+
+
+def test_filters_share_sixteen_sums():
+    w, b, _ = run(first(), QUICK, 2).parameters
+    assert len(CRBM(w, b, 0.0).filters.up) // 7**3 == 16
 
 
 def test_derivatives_along_a_family_are_those_of_its_steps():
@@ -280,20 +324,52 @@ def test_derivatives_along_a_family_are_those_of_its_steps():
     assert inner(g, family.step(move)) == pytest.approx(float(family.along(g) @ move))
 
 
-def test_natural_steps_do_not_depend_on_the_units_of_the_parameters():
-    """Twice the direction: half the coordinate, the same step."""
-    state = replace(first(), step=10)
+def few(n=5):
+    """A state with a family of few directions, and gradients."""
+    family = first().family
+    state = replace(
+        first(), step=10, family=Family(family.w[:n], family.b[:n]), fisher=np.zeros((n + 1,) * 2)
+    )
     rng = np.random.default_rng(10)
     differences = [
-        Difference(rng.normal(size=(40, 7, 7, 7)), rng.normal(size=40), float(rng.normal())) for _ in range(4)
+        Difference(rng.normal(size=(40, 7, 7, 7)), rng.normal(size=40), float(rng.normal())) for _ in range(9)
     ]
+    return state, differences, rng
+
+
+def test_natural_steps_do_not_depend_on_the_units_of_the_parameters():
+    """Twice the direction: half the coordinate, the same step, but for the damping."""
+    state, differences, rng = few()
     units = rng.uniform(0.5, 2, len(state.family.w))
     other = replace(state.family, w=state.family.w * units[:, None, None], b=state.family.b * units[:, None])
-    free = replace(QUICK, largest_change=np.inf)
+    free = replace(QUICK, damping=0.0)
     _, here = training.natural_step(differences, state, free)
     _, there = training.natural_step(differences, replace(state, family=other), free)
     np.testing.assert_allclose(there.w, here.w, rtol=1e-6, atol=1e-12)
     assert there.a == pytest.approx(here.a)
+
+
+def test_natural_steps_are_bounded():
+    """However large the gradient, a step moves no farther than it may by the Fisher information."""
+    state, differences, _ = few()
+    config = replace(QUICK, largest_move=1e-4, damping=0.0)
+    fisher, step = training.natural_step(differences, state, config)
+    directions = np.array([np.append(x.ravel(), y) for x, y in zip(state.family.w, state.family.b)])
+    flat = np.append(step.w.ravel(), step.b)
+    move = np.append(np.linalg.lstsq(directions.T, flat, rcond=None)[0], step.a)
+    assert move @ fisher @ move <= config.step**2 * 1e-4 * (1 + 1e-6)
+
+
+def test_free_chains_change_their_box_alone():
+    state = run(first(), replace(QUICK, free_share=1.0), 4)
+    c = state.chains
+    assert not c.log_odds.any()
+    for data, now, (begin, end) in zip(c.data, c.state, c.box):
+        assert ((end - begin) >= 10).all()
+        outside = np.ones(data.shape, bool)
+        outside[tuple(slice(*x) for x in zip(begin, end))] = False
+        np.testing.assert_array_equal(now[outside], data[outside])
+    assert (c.data != c.state).any()
 
 
 def test_model_is_the_average_of_the_last_steps():

@@ -12,7 +12,6 @@ from tumoar.errors import GeometryError, UsageError
 
 if TYPE_CHECKING:
     from tumoar.io.checkpoint import Checkpoints
-    from tumoar.model.shape.crbm import CRBM
     from tumoar.train.shape import ShapeTraining, State
     from tumoar.train.shape_data import Shape
 
@@ -64,9 +63,6 @@ def shape(
         if checkpoints is not None:
             keeper = Checkpoints(checkpoints, run_key(name, config, seed, used, watched))
         model = _train(used, watched, config, seed, keeper, name).model
-        raised = 0.0
-        if config.hold_sweeps:
-            model, raised = _hold(model, used, config.hold_sweeps, seed, name)
         sections[f"shape_{name}"] = shape_section(
             sparse(model),
             {
@@ -74,7 +70,6 @@ def shape(
                 f"--steps {config.steps} --held-out {held_out} --validation {validation} --seed {seed}",
                 "version": __version__,
                 "training": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()},
-                "surfaces_raised_by": round(raised, 4),
                 "subjects": sorted(s.name for s in used),
                 "validation": sorted(s.name for s in watched),
                 "held_out": sorted(s.name for s in held),
@@ -176,19 +171,3 @@ def _train(
             if keeper is not None and state.step % EVERY == 0:
                 keeper.save(f"shape_{name}", training.to_arrays(state))
     return state
-
-
-def _hold(model: CRBM, shapes: tuple[Shape, ...], sweeps: int, seed: int, name: str) -> tuple[CRBM, float]:
-    from rich.progress import Progress
-
-    from tumoar.train.shape_hold import held
-
-    with Progress() as progress:
-        bar = progress.add_task(f"{name} holds its volume", total=None)
-
-        def tell(nats: float, growth: float) -> None:
-            progress.console.print(f"{name} surfaces raised by {nats:.3f}: log volume {growth:+.3f}")
-
-        out = held(model, shapes, sweeps, seed, tell)
-        progress.update(bar, total=1, completed=1)
-    return out

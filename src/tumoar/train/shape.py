@@ -5,13 +5,16 @@ are one algorithm with different settings. A pool holds Markov chains, each in i
 advances a few of them by a block-Gibbs sweep, or some:
 
 - contrastive divergence (`PAPER`): a chain starts at its data and lives for one sweep;
-- persistent chains with restarts: it starts at its data and lives for `life_free` turns on average;
-- recovery likelihood (the other chains under the default): the window's data are corrupted at a random rate
-  r, and the chain samples p(v | corrupted data), the prior times a data term of ±log((1 − r)/r) per voxel.
-  Ascending log p(data | corrupted data) fits the same model, but teaches it the use it is made for.
+- persistent chains with restarts: it starts at its data and lives for `life_free` turns on average; under
+  the default it draws a random box of its window given what is around it;
+- recovery likelihood (the other chains under the default): the window's data are corrupted voxel by voxel at
+  a random rate r, and the chain samples p(v | corrupted data), the prior times a data term of
+  ±log((1 − r)/r) per voxel.
 
-Steps follow the natural gradient in the few parameters of a `Family`, or, as in the paper, the enhanced
-gradient in all.
+Both kinds of chains under the default ascend conditional likelihoods of the same p(v), log p(box | around it)
+and log p(data | corrupted data): consistent, like the likelihood itself, but with chains that get there.
+Steps follow the natural gradient in the parameters of a `Family`, or, as in the paper, the enhanced gradient
+in all.
 
 See docs/decisions/0010-shape-training.md for the evidence.
 """
@@ -39,7 +42,7 @@ FloatArray = npt.NDArray[np.float64]
 CHECK = 100  # steps from check to check
 MONITOR = 200  # steps from one free-energy gap to the next
 MONITORED = 2  # shapes on each side of the free-energy gap
-FISHER_MEMORY = 30  # steps
+FISHER_MEMORY = 60  # steps
 WARM_UP = 15  # steps
 LARGEST_FALL = 2.0  # nats per voxel
 _PARAMETERS = ("parameters", "averaged")
@@ -49,39 +52,40 @@ _PARAMETERS = ("parameters", "averaged")
 class ShapeTraining:
     """Settings; the defaults are our own, `PAPER` has the paper's."""
 
-    steps: int = 100
-    step: float = 0.003  # along the natural gradient, decaying to a tenth; or the plain step size
-    natural: bool = True  # natural gradient in few parameters, or enhanced gradient in all
-    ridge: float = 0.05  # of the Fisher information, relative to its diagonal
-    largest_change: float = 0.15  # nats per step
-    average_memory: float = 0.97  # of the parameters' moving average, the model that training yields
-    batch: int = 6
-    pool: int = 24
+    steps: int = 600
+    step: float = 0.1  # along the natural gradient; or the plain step size
+    steady: float = 0.3  # part of the steps before the natural step shrinks, to a twentieth at the end
+    natural: bool = True  # natural gradient in the numbers of a family, or enhanced gradient in all
+    damping: float = 0.02  # of the Fisher information of a window
+    largest_move: float = 6.0  # square of a step of 1 along the natural gradient, by the Fisher information
+    average_memory: float = 0.98  # of the parameters' moving average, the model that training yields
+    batch: int = 16
+    pool: int = 64
     window: int = 36
-    margin: int = 12
-    free_share: float = 0.3  # chains without data term
-    free_sweeps: int = 4  # of such a chain in its turn; others make one
-    life_free: float = 40.0  # turns
-    life: float = 30.0
-    rates: tuple[float, float] = (0.04, 0.2)
-    grains: tuple[float, float] = (1.0, 2.6)
-    blob_share: float = 0.3  # of the corrupted windows; the others are corrupted voxel by voxel
+    margin: int = 8
+    phases: int = 8  # of the 8 polyphase grids of hidden units, how many a gradient looks at
+    free_share: float = 0.35  # chains without data term
+    free_box: tuple[int, int] | None = (10, 36)  # sides of what such a chain draws; None: all of its window
+    free_sweeps: int = 3  # of such a chain in its turn
+    sweeps: int = 2  # of another
+    life_free: float = 20.0  # turns
+    life: float = 12.0
+    rates: tuple[float, float] = (0.05, 0.35)
     from_data: float = 0.5  # of the chains with a data term start at the data; others start at the
     burn_in: int = 15  # corrupted data and count after so many sweeps
     hidden_bias: float = -2.5
     offset_memory: float = 0.99
     largest_norm: float = 50.0
-    hold_sweeps: int = 100  # free sweeps over which shapes must hold at the end (`shape_hold`); 0: not asked
 
 
 PAPER = ShapeTraining(
-    steps=9600, step=0.1, natural=False, batch=10, pool=10, window=24, free_share=1.0, free_sweeps=1,
-    life_free=1.0, hidden_bias=-2.0, average_memory=0.0, hold_sweeps=0,
+    steps=9600, step=0.1, natural=False, batch=10, pool=10, window=24, margin=12, phases=1, free_share=1.0,
+    free_box=None, free_sweeps=1, life_free=1.0, hidden_bias=-2.0, average_memory=0.0,
 )  # fmt: skip
 
 
 class Difference(NamedTuple):
-    """Data minus model, per voxel: moments of box sums and hidden units, of hidden units, of voxels."""
+    """Data minus model in a window: moments of box sums and hidden units, of hidden units, of voxels."""
 
     wh: FloatArray
     h: FloatArray
@@ -90,13 +94,17 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Chains:
-    """The pool: data, current state and corrupted data of each window; log-odds of its data term, 0: none."""
+    """The pool: data, current state and corrupted data of each window; log-odds of its data term, 0: none.
+
+    `box` (pool, 2, 3) are the first voxels that a chain draws and those after the last.
+    """
 
     data: ByteArray
     state: ByteArray
     seen: ByteArray
     log_odds: npt.NDArray[np.float32]
     alive: npt.NDArray[np.bool_]
+    box: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -141,8 +149,9 @@ def start(shapes: Sequence[Shape], config: ShapeTraining, seed: int) -> State:
         first, family = _random_filters(mu, config, rng), Family.none()
     empty = np.zeros((config.pool, *(config.window + 2 * REACH,) * 3), np.uint8)
     chains = Chains(
-        empty, empty.copy(), empty.copy(), np.zeros(config.pool, np.float32), np.zeros(config.pool, bool)
-    )
+        empty, empty.copy(), empty.copy(), np.zeros(config.pool, np.float32), np.zeros(config.pool, bool),
+        np.zeros((config.pool, 2, 3), int),
+    )  # fmt: skip
     fisher = np.zeros((family.size, family.size))
     return State(
         0, first, mu, expit(first.b), first, family, fisher, chains, 0, dict(rng.bit_generator.state)
@@ -195,27 +204,22 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
     rng.bit_generator.state = state.rng
     filters = pack(state.parameters.w, state.parameters.b)
     inner = (slice(REACH, -REACH),) * 3
-    region = np.zeros(state.chains.data.shape[1:], bool)
-    region[inner] = True
-
     chains = Chains(*(x.copy() for x in vars(state.chains).values()))
     differences = []
     mean_v, mean_h, unequal, on_data, on_model = 0.0, np.zeros(M), 0, 0, 0
     for turn in range(state.turn, state.turn + config.batch):
         c = turn % config.pool
         late = _restart(chains, c, shapes, config, rng)
-        sweeps = 1 + config.burn_in if late else 1 if chains.log_odds[c] else config.free_sweeps
-        for _ in range(sweeps):
-            _sweep(chains, c, region, filters, state.parameters.a, rng)
+        sweeps = config.sweeps if chains.log_odds[c] else config.free_sweeps
+        for _ in range(sweeps + config.burn_in * late):
+            _sweep(chains, c, filters, state.parameters.a, rng)
         data, model = chains.data[c], chains.state[c]
-        phase = (int(rng.integers(8)),)  # one of the 8 polyphase grids stands for all
-        G_d, p_d, places = moments(data, filters, phase)
-        G_m, p_m, _ = moments(model, filters, phase)
+        phases = tuple(int(p) for p in rng.permutation(8)[: config.phases])  # these stand for all
+        G_d, p_d, places = moments(data, filters, phases)
+        G_m, p_m, _ = moments(model, filters, phases)
         v_d, v_m = int(data[inner].sum()), int(model[inner].sum())
-        volume = config.window**3
-        differences.append(
-            Difference(8 * (G_d - G_m) / volume, 8 * (p_d - p_m) / volume, (v_d - v_m) / volume)
-        )
+        of_all = 8 / config.phases
+        differences.append(Difference(of_all * (G_d - G_m), of_all * (p_d - p_m), float(v_d - v_m)))
         mean_v += 0.5 * (v_d + v_m)
         mean_h += 0.5 * (p_d + p_m) / places
         unequal += int((data != model).sum())
@@ -231,7 +235,8 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
     else:
         wh, h, v = (np.mean(x, axis=0) for x in zip(*differences))
         g = centered_gradient(Difference(wh, h, float(v)), mu, lam)
-        move = uncentered(Parameters(config.step * g.w, config.step * g.b, config.step * g.a), mu, lam)
+        rate = config.step / config.window**3  # gradients per voxel
+        move = uncentered(Parameters(rate * g.w, rate * g.b, rate * g.a), mu, lam)
     parameters = _moved(state.parameters, move)
     averaged = _blended(state.averaged, parameters, config.average_memory)
     norm = float(np.sqrt((parameters.w**2).sum((1, 2, 3))).max())
@@ -247,19 +252,14 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
     return state, Info(state.step, unequal / voxels, on_model / max(on_data, 1), norm)
 
 
-def _sweep(
-    chains: Chains,
-    c: int,
-    region: npt.NDArray[np.bool_],
-    filters: Filters,
-    a: float,
-    rng: np.random.Generator,
-) -> None:
-    """One block-Gibbs sweep of chain c."""
-    inner = (slice(REACH, -REACH),) * 3
-    log_odds = draw_field(chains.state[c], region, filters, a, int(rng.integers(2**63)))[inner]
-    log_odds = log_odds + chains.log_odds[c] * (2 * chains.seen[c][inner].astype(np.float32) - 1)
-    chains.state[c][inner] = rng.random(log_odds.shape, np.float32) < expit(log_odds)
+def _sweep(chains: Chains, c: int, filters: Filters, a: float, rng: np.random.Generator) -> None:
+    """One block-Gibbs sweep of chain c in its box."""
+    box = tuple(slice(first, end) for first, end in chains.box[c].T)
+    region = np.zeros(chains.state[c].shape, bool)
+    region[box] = True
+    log_odds = draw_field(chains.state[c], region, filters, a, int(rng.integers(2**63)))[box]
+    log_odds = log_odds + chains.log_odds[c] * (2 * chains.seen[c][box].astype(np.float32) - 1)
+    chains.state[c][box] = rng.random(log_odds.shape, np.float32) < expit(log_odds)
 
 
 def centered_gradient(d: Difference, mu: float, lam: npt.NDArray) -> Parameters:
@@ -277,7 +277,7 @@ def uncentered(step: Parameters, mu: float, lam: npt.NDArray) -> Parameters:
 def natural_step(
     differences: Sequence[Difference], state: State, config: ShapeTraining
 ) -> tuple[FloatArray, Parameters]:
-    """Fisher information and step: the natural gradient, which no choice of parameters changes.
+    """Fisher information and step: the natural gradient, which hardly depends on the choice of parameters.
 
     Strengths, biases and the volume of the tumor hang together, and the volume has by far the largest
     curvature: steps along the plain gradient oscillate in it long before they have moved anything else.
@@ -285,12 +285,12 @@ def natural_step(
     g = np.array([state.family.along(d) for d in differences])
     keep = 1 - 1 / min(state.step + 1, FISHER_MEMORY)
     fisher = keep * state.fisher + (1 - keep) * g.T @ g / len(g)
-    scale = np.sqrt(np.diag(fisher)) + 1e-12
-    ridge = config.ridge * (1 + 10 / (1 + state.step / 5))  # few samples at first
-    correlation = fisher / np.outer(scale, scale) + ridge * np.eye(len(scale))
-    rate = config.step * max(0.1, 1 - state.step / config.steps) * min(1.0, (state.step + 1) / WARM_UP)
-    move = rate * np.linalg.solve(correlation, g.mean(0) / scale) / scale
-    return fisher, state.family.step(np.clip(move, -config.largest_change, config.largest_change))
+    damping = config.damping * (1 + 20 / (1 + state.step / 5))  # few samples at first
+    move = np.linalg.solve(fisher + damping * np.eye(len(fisher)), g.mean(0))
+    move *= min(1.0, np.sqrt(config.largest_move / max(float(move @ fisher @ move), 1e-12)))
+    left = (1 - state.step / config.steps) / (1 - config.steady)
+    rate = config.step * min(1.0, max(0.05, left), (state.step + 1) / WARM_UP)
+    return fisher, state.family.step(rate * move)
 
 
 def _blended(p: Parameters, q: Parameters, keep: float) -> Parameters:
@@ -311,15 +311,19 @@ def _restart(
     if chains.alive[c] and rng.random() >= 1 / life:
         return False
     data = window(shapes, config.window, config.margin, rng)
+    chains.box[c] = [[REACH] * 3, [REACH + config.window] * 3]
     chains.alive[c] = True
     chains.data[c] = chains.state[c] = chains.seen[c] = data
     chains.log_odds[c] = 0
     if rng.random() < config.free_share:
+        if config.free_box is not None:
+            side = int(rng.integers(config.free_box[0], min(config.free_box[1], config.window) + 1))
+            corner = REACH + rng.integers(config.window - side + 1, size=3)
+            chains.box[c] = [corner, corner + side]
         return False
     rate = rng.uniform(*config.rates)
-    grain = rng.uniform(*config.grains) if rng.random() < config.blob_share else 0.0
     inner = (slice(REACH, -REACH),) * 3
-    chains.seen[c][inner] ^= flips((config.window,) * 3, rate, grain, rng)
+    chains.seen[c][inner] ^= flips((config.window,) * 3, rate, 0.0, rng)
     chains.log_odds[c] = np.log((1 - rate) / rate)
     if rng.random() < config.from_data:
         return False
@@ -332,9 +336,9 @@ def to_arrays(state: State) -> dict[str, npt.NDArray]:
     c = state.chains
     out = {
         "step": np.array(state.step), "mu": np.array(state.mu), "lam": state.lam, "fisher": state.fisher,
-        "family_w": state.family.w, "family_b": state.family.b,
         "data": np.packbits(c.data), "state": np.packbits(c.state),
         "seen": np.packbits(c.seen), "size": np.array(c.data.shape), "log_odds": c.log_odds, "alive": c.alive,
+        "box": c.box,
         "turn": np.array(state.turn), "rng": np.array(json.dumps(state.rng)),
     }  # fmt: skip
     for name in _PARAMETERS:
@@ -352,8 +356,9 @@ def from_arrays(x: dict[str, npt.NDArray]) -> State:
     parameters, averaged = (
         Parameters(x[f"{name}_w"], x[f"{name}_b"], float(x[f"{name}_a"])) for name in _PARAMETERS
     )
+    family = first_model()[1] if x["fisher"].size > 1 else Family.none()
+    chains = Chains(data, chain, seen, x["log_odds"], x["alive"], x["box"])
     return State(
-        int(x["step"]), parameters, float(x["mu"]), x["lam"], averaged, Family(x["family_w"], x["family_b"]),
-        x["fisher"], Chains(data, chain, seen, x["log_odds"], x["alive"]), int(x["turn"]),
-        json.loads(str(x["rng"])),
+        int(x["step"]), parameters, float(x["mu"]), x["lam"], averaged, family, x["fisher"], chains,
+        int(x["turn"]), json.loads(str(x["rng"])),
     )  # fmt: skip

@@ -2,13 +2,16 @@
 
 python experiments/calibration.py [--quick] [--patients N] [--cache DIR]
 
-Phantoms are drawn from the model: labels voxel by voxel from the atlas, bent at random; intensities of T1c,
-FLAIR and T2 from one Gaussian per tissue, with bias fields and so much noise that tissues overlap. Only the
-tumors are not the model's: they are of patients that trained neither shape prior. Algorithm 1 knows where the
-atlas lies, starts at the most probable labels of the simplified model, and draws everything else, in a box
-around the tumor: 100 + 50 sweeps, each of them whole, the priors as trained. A share of votes is honest if,
-of the voxels with that share, that many are tumor. One thread. Finished rows are kept in DIR under a key of
-the code and data that made them.
+Phantoms are drawn from the model: labels voxel by voxel from the atlas, bent at random, given the tumor;
+intensities of T1c, FLAIR and T2 from one Gaussian per tissue, with bias fields and so much noise that tissues
+overlap. Tumors of the first kind are not the model's: they are of patients that trained neither shape prior.
+Those of the second are: 100 sweeps of both priors together lead away from the tumor of such a patient, one of
+three small ones, put somewhere else each time.
+Algorithm 1 knows where the atlas lies, starts at the most probable labels of the simplified model, and draws
+everything else, in a box around the tumor: 100 + 50 sweeps, each of them whole, the priors as trained; for
+the first kind also with the first-order MRF in their place. A share of votes is honest if, of the voxels with
+that share, that many are tumor. One thread. Finished rows are kept in DIR under a key of the code and data
+that made them.
 
 Prints, as its last line, one JSON object; the full run writes docs/results/calibration.md.
 """
@@ -26,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from fits import DATA, DECIDES, unseen_tumors
 from head_cases import PROJECT, digest
+from scipy.special import expit
 
 from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.contrasts import find_contrast
@@ -51,6 +55,7 @@ CONTRASTS = tuple(find_contrast(name) for name in ("T1c", "FLAIR", "T2"))
 NOISE = 0.27  # SD in logs of intensity: about the difference of white and gray matter
 BIAS = 0.03
 AROUND = 15  # voxels
+DRAWN, DRAWN_ML, FREE = 50, (8.0, 40.0), 100  # tumors that are the model's, cm³ where they start, sweeps
 SWEEPS = GibbsConfig(burn_in=100, samples=50, full_every=1)
 TISSUES = {
     "core": ("enhancing tumor", "necrosis", "enhancing tumor"),
@@ -99,14 +104,19 @@ def phantom(model: Model, number: int) -> tuple[npt.NDArray, npt.NDArray, joint.
     x, y, z = np.floor(high - low).astype(int)
     grid = Grid((x, y, z), affine)
     pi = label_pi(place(atlas, np.eye(4), grid), grid.index(bend(atlas, rng)))
-    l = drawn_labels(pi, rng)
-    image = nib.load(DATA / "tumors" / "automatic" / f"{unseen_tumors()[number]}.nii.gz")
+    image = nib.load(DATA / "tumors" / "automatic" / f"{tumors()[number]}.nii.gz")
     shape = np.asarray(nib.as_closest_canonical(image).dataobj).astype(np.uint8)
-    tumor = draw_place(shape, labels.indices[pi.argmax(-1)], labels, rng) * labels.in_brain[l]
+    likely = pi.argmax(-1)
+    tumor = draw_place(shape, labels.indices[likely], labels, rng) * labels.in_brain[likely]
     at = np.argwhere(tumor)
     box = tuple(slice(max(0, a - AROUND), b + AROUND) for a, b in zip(at.min(0), at.max(0)))
-    pi, l, tumor = np.ascontiguousarray(pi[box]), l[box], tumor[box]
-    truth = joint.Labels(l, (tumor > 0).astype(np.uint8), (tumor > 1).astype(np.uint8))
+    pi, tumor = np.ascontiguousarray(pi[box]), tumor[box]
+    z, y = tumor > 0, tumor > 1
+    if number >= len(unseen_tumors()):
+        z, y = drawn_tumor(model, pi, z, y, rng)
+    # p(l | z): where there is tumor, brain is under it
+    l = drawn_labels(np.where(z[..., None], normalized(pi * labels.in_brain), pi), rng)
+    truth = joint.Labels(l, z.astype(np.uint8), y.astype(np.uint8))
     theta = drawn_theta(labels, rng)
     x_of_l = np.where(truth.y == 1, labels.core, np.where(truth.z == 1, labels.edema, labels.x_of_l[l]))
     starts = np.array([labels.component_slice(k).start for k in range(labels.X)])
@@ -116,8 +126,31 @@ def phantom(model: Model, number: int) -> tuple[npt.NDArray, npt.NDArray, joint.
     return pi, D.astype(np.float32), truth, theta
 
 
-def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
-    """Dice and honesty of one phantom's votes."""
+def tumors() -> list[str]:
+    """Whose tumor a phantom has, or begins with: phantoms of the first kind, then those of the second."""
+    small = unseen_tumors(DRAWN_ML)
+    return [*unseen_tumors(), *(small[i % len(small)] for i in range(DRAWN))]
+
+
+def drawn_tumor(model: Model, pi: npt.NDArray, z: npt.NDArray, y: npt.NDArray, rng: np.random.Generator):
+    """z and y after free sweeps of p(z, y) = Σ_l p(l) p(z) p(y) where core is in tumor and tumor in brain."""
+    brain = pi[..., model.labels.in_brain].sum(-1)
+    region = brain > 0
+    for _ in range(FREE):
+        f_z = model.shape_z.field(z, region, int(rng.integers(2**63)))
+        f_y = model.shape_y.field(y, region, int(rng.integers(2**63)))
+        edema = np.log(np.maximum(brain, 1e-30)) + f_z  # log-odds of edema, then of tumor
+        z = region & (rng.random(z.shape) < expit(np.logaddexp(edema, edema + f_y)))
+        y = z & (rng.random(z.shape) < expit(f_y))
+    return z, y
+
+
+def normalized(pi: npt.NDArray) -> npt.NDArray:
+    return pi / np.maximum(pi.sum(-1, keepdims=True), 1e-30)
+
+
+def results(model: Model, number: int, sweeps: GibbsConfig) -> Iterator[dict]:
+    """Dice and honesty of one phantom's votes, with each prior that it is tried with."""
     labels = model.labels
     pi, D, truth, theta = phantom(model, number)
     use = np.full(truth.l.shape, WITH_DATA, np.uint8)
@@ -129,59 +162,92 @@ def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
     first = joint.most_probable(volume, pi, flat, theta)
     region = (use != UNUSED) & (pi[..., labels.in_brain].sum(-1) > 0)
     own = joint.packed(volume, pi)
-    chain = gibbs.Chain(labels, volume, own, prior, model.shape_z, model.shape_y, region, number)
-    tally = Tally(labels, use)
-    for state, info in gibbs.sweeps(chain, gibbs.start(chain, theta, first), sweeps):
-        if info.sweep > sweeps.burn_in:
-            tally.add(state.labels)
-    votes, true = tally.vote(), {"core": truth.y == 1, "whole": truth.z == 1}
-    found = {"core": votes.y == 1, "whole": votes.z == 1}
-    return {
-        "patient": unseen_tumors()[number],
-        "method": "crbm",
-        "voxels": int(use.size),
-        **{m: round(dice(found[m], true[m]), 4) for m in MAPS},
-        "honesty": {m: honesty(tally.fraction(tumor=parts), true[m]) for m, parts in MAPS.items()},
-    }
+    is_drawn = number >= len(unseen_tumors())
+    for method in ("crbm",) if is_drawn else ("crbm", "mrf"):
+        shapes = model if method == "crbm" else with_prior(model, Config(prior="mrf"))
+        chain = gibbs.Chain(labels, volume, own, prior, shapes.shape_z, shapes.shape_y, region, number)
+        tally = Tally(labels, use)
+        for state, info in gibbs.sweeps(chain, gibbs.start(chain, theta, first), sweeps):
+            if info.sweep > sweeps.burn_in:
+                tally.add(state.labels)
+        votes, true = tally.vote(), {"core": truth.y == 1, "whole": truth.z == 1}
+        found = {"core": votes.y == 1, "whole": votes.z == 1}
+        yield {
+            "patient": tumors()[number],
+            "kind": "drawn" if is_drawn else "unseen",
+            "method": method,
+            "voxels": int(use.size),
+            "cm3": {m: round(true[m].sum() / 1000, 1) for m in MAPS},
+            **{m: round(dice(found[m], true[m]), 4) for m in MAPS},
+            "honesty": {m: honesty(tally.fraction(tumor=parts), true[m]) for m, parts in MAPS.items()},
+        }
 
 
 def rows(folder: Path, patients: int, sweeps: GibbsConfig) -> Iterator[dict]:
-    """One row per phantom; what was finished before is read."""
+    """Rows of all phantoms; what was finished before is read."""
     kept = folder / f"calibration_{digest(__file__, DECIDES)}_{sweeps.burn_in}_{sweeps.samples}"
     kept.mkdir(exist_ok=True)
     model = with_prior(default_model(), Config(level_y=0.0))
     for number in range(patients):
         path = kept / f"{number}.json"
         if not path.exists():
-            path.write_text(json.dumps(row(model, number, sweeps)), encoding="utf-8")
-        yield json.loads(path.read_text(encoding="utf-8"))
+            path.write_text(json.dumps(list(results(model, number, sweeps))), encoding="utf-8")
+        yield from json.loads(path.read_text(encoding="utf-8"))
+
+
+TITLES = {"unseen": "Tumors of patients that trained nothing", "drawn": "Tumors that the priors draw"}
 
 
 def page(found: list[dict], figures: dict[str, float]) -> str:
     lines = ["# Calibration", "", *(__doc__ or "").split("\n\n")[2].splitlines(), ""]
-    lines += ["Tumors: " + ", ".join(r["patient"] for r in found) + ".", ""]
-    lines += [
-        "Voxels by their share of the votes, neither 0 nor 1; how many are tumor.",
-        "",
-        "| share | core: voxels | mean share | true | whole: voxels | mean share | true |",
-        "|---" * 7 + "|",
-    ]
-    both = [pooled_honesty(found, "crbm", m) for m in MAPS]
-    for k in range(BINS):
-        cells = [f"{v[k, 0]:.0f} | {v[k, 1]:.3f} | {v[k, 2]:.3f}" for v in both]
-        lines.append(f"| {k / BINS:.1f} to {(k + 1) / BINS:.1f} | " + " | ".join(cells) + " |")
-    lines += ["", "| figure | value |", "|---|---|", *(f"| {k} | {v:.3f} |" for k, v in figures.items())]
+    for kind, title in TITLES.items():
+        rows = [r for r in found if r["kind"] == kind]
+        of = [r for r in rows if r["method"] == "crbm"]
+        if not of:
+            continue
+        volumes = [r["cm3"]["whole"] for r in of]
+        lines += [f"## {title}", ""]
+        lines += [f"{len(of)} phantoms, tumors of {min(volumes)} to {max(volumes)} cm³"]
+        lines[-1] += ": " + ", ".join(r["patient"] for r in of) + "." if kind == "unseen" else "."
+        lines += [
+            "",
+            "Voxels by their share of the votes, neither 0 nor 1; how many are tumor.",
+            "",
+            "| share | core: voxels | mean share | true | whole: voxels | mean share | true |",
+            "|---" * 7 + "|",
+        ]
+        both = [pooled_honesty(of, "crbm", m) for m in MAPS]
+        for k in range(BINS):
+            cells = [f"{v[k, 0]:.0f} | {v[k, 1]:.3f} | {v[k, 2]:.3f}" for v in both]
+            lines.append(f"| {k / BINS:.1f} to {(k + 1) / BINS:.1f} | " + " | ".join(cells) + " |")
+        lines.append("")
+    lines += ["| figure | value |", "|---|---|", *(f"| {k} | {v} |" for k, v in figures.items())]
     return "\n".join(lines) + "\n"
+
+
+def summary(found: list[dict]) -> dict[str, float]:
+    """Phantoms, the worst tenth and mean Dice of each kind, map and prior; how often the cRBMs are ahead."""
+    figures: dict[str, float] = {}
+    for kind in TITLES:
+        rows = [r for r in found if r["kind"] == kind]
+        by = {m: [r for r in rows if r["method"] == m] for m in ("crbm", "mrf")}
+        figures[f"{kind}_phantoms"] = len(by["crbm"])
+        for m in MAPS if by["crbm"] else ():
+            v = pooled_honesty(rows, "crbm", m)
+            figures[f"{kind}_{m}_worst_tenth"] = round(float(np.abs(v[:, 1] - v[:, 2])[v[:, 0] > 0].max()), 4)
+            for method, of in by.items():
+                if of:
+                    figures[f"{kind}_{m}_dice_{method}"] = round(float(np.mean([r[m] for r in of])), 4)
+            if by["mrf"]:
+                ahead = sum(a[m] > b[m] for a, b in zip(by["crbm"], by["mrf"]))
+                figures[f"{kind}_{m}_crbm_ahead"] = ahead
+    return figures
 
 
 def main() -> None:
     shown = lambda row: {k: v for k, v in row.items() if k != "honesty"}  # noqa: E731
-    is_quick, found = collected(__doc__ or "", rows, 4, SWEEPS, show=shown)
-    figures = {}
-    for m in MAPS:
-        v = pooled_honesty(found, "crbm", m)
-        figures[f"{m}_worst_tenth"] = round(float(np.abs(v[:, 1] - v[:, 2])[v[:, 0] > 0].max()), 4)
-        figures[f"{m}_dice"] = round(float(np.mean([r[m] for r in found])), 4)
+    is_quick, found = collected(__doc__ or "", rows, len(tumors()), SWEEPS, show=shown)
+    figures = summary(found)
     if not is_quick:
         (PROJECT / "docs" / "results" / "calibration.md").write_text(page(found, figures), encoding="utf-8")
     print(json.dumps(figures))

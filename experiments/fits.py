@@ -20,6 +20,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
@@ -78,12 +79,13 @@ RATERS = {"brainstem": 0.83, "eyes": 0.84, "optic nerves": 0.50, "chiasm": 0.39}
 # ---- patients ----------------------------------------------------------------------------------------------
 
 
-def unseen_tumors() -> list[str]:
+@cache
+def unseen_tumors(ml_range: tuple[float, float] = WHOLE_ML) -> list[str]:
     """Tumors that neither trained nor validated a shape prior, of the sizes wanted."""
     held_out = [set(card["held_out"]) for card in load_models(MODEL)[1].values()]
     with open(DATA / "tumors" / "index.csv", newline="", encoding="utf-8") as table:
         ml = {row["case"]: float(row["whole_ml"]) for row in csv.DictReader(table)}
-    return sorted(n for n in set.intersection(*held_out) if WHOLE_ML[0] <= ml[n] <= WHOLE_ML[1])
+    return sorted(n for n in set.intersection(*held_out) if ml_range[0] <= ml[n] <= ml_range[1])
 
 
 def patient(head: str, has_tumor: bool, folder: Path) -> tuple[Case, Votes]:

@@ -3,7 +3,8 @@
 The free energy per voxel above the empty map is compared between held-out shapes, the same shapes with
 their blocks shuffled, eroded, dilated, and spheres of equal volume. Free sweeps (no data) from real shapes of
 different size and from the empty map show whether the prior keeps what it should, beside those of the
-first-order MRF; free sweeps from random blobs are samples to look at, beside real shapes of that size.
+first-order MRF; free sweeps from random blobs are samples to look at, beside real shapes of that size, and
+both are measured: how much surface they have, and how much of them is lobes and corners.
 Prints, as its last line, one JSON object.
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from scipy.ndimage import binary_dilation, binary_erosion, gaussian_filter, label
+from scipy.ndimage import binary_dilation, binary_erosion, distance_transform_edt, gaussian_filter, label
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shape_cases import MODEL, PROJECT, load_models, shapes_of
@@ -28,7 +29,9 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 BLOCK = 8
-BLOBS = (6_000, 25_000)  # mm³, where the samples start
+BLOBS = (6_000, 25_000, 60_000)  # mm³, where the samples start
+MEASURED = 12  # samples, and held-out shapes
+PEEL = 4  # mm: lobes and corners are what a ball of this radius does not reach
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of held-out volumes: shapes under free sweeps
 BETA = 0.5  # of the MRF beside them
 ABOUT = """Free energy per voxel favors whatever has less surface per voxel: dilated shapes and spheres of
@@ -83,6 +86,30 @@ def dice(a, b):
     return float(2 * (a & b).sum() / max(1, a.sum() + b.sum()))
 
 
+def form(v):
+    """Surface relative to that of a sphere, and the share of the volume that is lobes and corners, in %."""
+    v = np.pad(v, PEEL + 1).astype(bool)
+    surface = FirstOrderMRF(1.0)  # counts unequal pairs of neighbors in 13 directions
+    within = distance_transform_edt(v) > PEEL
+    reached = distance_transform_edt(~within) <= PEEL if within.any() else np.zeros_like(v)
+    return [surface.energy(v) / surface.energy(sphere(v.sum())), 100 * (1 - (reached & v).sum() / v.sum())]
+
+
+def forms(model, held, sweeps, rng):
+    """Median form of held-out shapes, of what free sweeps make of them, and of blobs before and after."""
+    some = [np.pad(held[i].v, 12).astype(bool) for i in rng.permutation(len(held))[:MEASURED]]
+    blobs = [blob(int(v.sum()), rng) for v in some]
+    after = {
+        "held-out shapes": some,
+        "the same after free sweeps": [],
+        "blobs": blobs,
+        "samples from them": [],
+    }
+    for here, there in (("held-out shapes", "the same after free sweeps"), ("blobs", "samples from them")):
+        after[there] = [free_sweeps(model, v, sweeps, rng) for v in after[here]]
+    return {k: np.median([form(v) for v in x if v.any()], axis=0).round(2).tolist() for k, x in after.items()}
+
+
 def picture(model, path):
     """Middle slices of all filters that are not zero, strongest first."""
     strength = np.abs(model.w).sum((1, 2, 3))
@@ -113,7 +140,7 @@ def blob(volume, rng):
 
 def samples(model, held, sweeps, path, rng):
     """Middle slices of blobs before and after free sweeps, and of the real shapes nearest in volume."""
-    figure, axes = plt.subplots(len(BLOBS), 7, figsize=(12, 3.6))
+    figure, axes = plt.subplots(len(BLOBS), 7, figsize=(12, 1.8 * len(BLOBS)))
     for volume, row in zip(BLOBS, axes):
         v = blob(volume, rng)
         out = free_sweeps(model, v, sweeps, rng)
@@ -172,6 +199,7 @@ def main() -> None:
             "kept": {s.name: {"mm3": s.volume} | k | {"mrf_dice": r["dice"]}
                      for s, k, r in zip(started, stay, rivals)},
             "risen_from_empty": int(risen.sum()),
+            "form": {} if options.quick else forms(model, held, sweeps, rng),
         }  # fmt: skip
         f = figures[name]
         lines += [
@@ -186,9 +214,13 @@ def main() -> None:
             "|---|---|---|---|---|---|",
             *(f"| {s} | {k['mm3']} | x {k['volume']} | {k['dice']} | {k['largest_part']} | {k['mrf_dice']} |"
               for s, k in f["kept"].items()), "",
+            f"Form of {MEASURED} held-out shapes and of as many samples, medians: surface relative to that "
+            f"of a sphere, and the share of the volume that a ball of {PEEL} mm inside does not reach:", "",
+            "| | surface | lobes and corners, % |", "|---|---|---|",
+            *(f"| {k} | {x[0]} | {x[1]} |" for k, x in f["form"].items()), "",
             "Filters that are not zero, strongest first, two middle slices each (red: positive):", "",
             f"![filters](../figures/filters_{name}.png)", "",
-            f"Samples: random blobs of {' and '.join(f'{x // 1000} cm³' for x in BLOBS)} after {sweeps} "
+            f"Samples: random blobs of {', '.join(f'{x // 1000}' for x in BLOBS)} cm³ after {sweeps} "
             "free sweeps, and held-out shapes of about that volume, three slices each:", "",
             f"![samples](../figures/samples_{name}.png)", "",
         ]  # fmt: skip

@@ -8,10 +8,9 @@ overlap. Tumors of the first kind are not the model's: they are of patients that
 Those of the second are: 100 sweeps of both priors together lead away from the tumor of such a patient, one of
 three small ones, put somewhere else each time.
 Algorithm 1 knows where the atlas lies, starts at the most probable labels of the simplified model, and draws
-everything else, in a box around the tumor: 100 + 50 sweeps, each of them whole, the priors as trained; for
-the first kind also with the first-order MRF in their place. A share of votes is honest if, of the voxels with
-that share, that many are tumor. One thread. Finished rows are kept in DIR under a key of the code and data
-that made them.
+everything else, in a box around the tumor: 100 + 50 sweeps, each of them whole, the priors as trained. A
+share of votes is honest if, of the voxels with that share, that many are tumor. One thread. Finished rows are
+kept in DIR under a key of the code and data that made them.
 
 Prints, as its last line, one JSON object; the full run writes docs/results/calibration.md.
 """
@@ -54,8 +53,8 @@ from tumoar.simulate.tissue import default_tissues
 CONTRASTS = tuple(find_contrast(name) for name in ("T1c", "FLAIR", "T2"))
 NOISE = 0.27  # SD in logs of intensity: about the difference of white and gray matter
 BIAS = 0.03
-AROUND = 15  # voxels
-DRAWN, DRAWN_ML, FREE = 50, (8.0, 40.0), 100  # tumors that are the model's, cm³ where they start, sweeps
+AROUND = (15, 10)  # voxels, around the first kind and the second
+DRAWN, DRAWN_ML, FREE = 38, (8.0, 40.0), 100  # tumors that are the model's, cm³ where they start, sweeps
 SWEEPS = GibbsConfig(burn_in=100, samples=50, full_every=1)
 TISSUES = {
     "core": ("enhancing tumor", "necrosis", "enhancing tumor"),
@@ -109,10 +108,12 @@ def phantom(model: Model, number: int) -> tuple[npt.NDArray, npt.NDArray, joint.
     likely = pi.argmax(-1)
     tumor = draw_place(shape, labels.indices[likely], labels, rng) * labels.in_brain[likely]
     at = np.argwhere(tumor)
-    box = tuple(slice(max(0, a - AROUND), b + AROUND) for a, b in zip(at.min(0), at.max(0)))
+    is_drawn = number >= len(unseen_tumors())
+    n = AROUND[is_drawn]
+    box = tuple(slice(max(0, a - n), b + n) for a, b in zip(at.min(0), at.max(0)))
     pi, tumor = np.ascontiguousarray(pi[box]), tumor[box]
     z, y = tumor > 0, tumor > 1
-    if number >= len(unseen_tumors()):
+    if is_drawn:
         z, y = drawn_tumor(model, pi, z, y, rng)
     # p(l | z): where there is tumor, brain is under it
     l = drawn_labels(np.where(z[..., None], normalized(pi * labels.in_brain), pi), rng)
@@ -149,8 +150,8 @@ def normalized(pi: npt.NDArray) -> npt.NDArray:
     return pi / np.maximum(pi.sum(-1, keepdims=True), 1e-30)
 
 
-def results(model: Model, number: int, sweeps: GibbsConfig) -> Iterator[dict]:
-    """Dice and honesty of one phantom's votes, with each prior that it is tried with."""
+def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
+    """Dice and honesty of one phantom's votes."""
     labels = model.labels
     pi, D, truth, theta = phantom(model, number)
     use = np.full(truth.l.shape, WITH_DATA, np.uint8)
@@ -162,25 +163,22 @@ def results(model: Model, number: int, sweeps: GibbsConfig) -> Iterator[dict]:
     first = joint.most_probable(volume, pi, flat, theta)
     region = (use != UNUSED) & (pi[..., labels.in_brain].sum(-1) > 0)
     own = joint.packed(volume, pi)
-    is_drawn = number >= len(unseen_tumors())
-    for method in ("crbm",) if is_drawn else ("crbm", "mrf"):
-        shapes = model if method == "crbm" else with_prior(model, Config(prior="mrf"))
-        chain = gibbs.Chain(labels, volume, own, prior, shapes.shape_z, shapes.shape_y, region, number)
-        tally = Tally(labels, use)
-        for state, info in gibbs.sweeps(chain, gibbs.start(chain, theta, first), sweeps):
-            if info.sweep > sweeps.burn_in:
-                tally.add(state.labels)
-        votes, true = tally.vote(), {"core": truth.y == 1, "whole": truth.z == 1}
-        found = {"core": votes.y == 1, "whole": votes.z == 1}
-        yield {
-            "patient": tumors()[number],
-            "kind": "drawn" if is_drawn else "unseen",
-            "method": method,
-            "voxels": int(use.size),
-            "cm3": {m: round(true[m].sum() / 1000, 1) for m in MAPS},
-            **{m: round(dice(found[m], true[m]), 4) for m in MAPS},
-            "honesty": {m: honesty(tally.fraction(tumor=parts), true[m]) for m, parts in MAPS.items()},
-        }
+    chain = gibbs.Chain(labels, volume, own, prior, model.shape_z, model.shape_y, region, number)
+    tally = Tally(labels, use)
+    for state, info in gibbs.sweeps(chain, gibbs.start(chain, theta, first), sweeps):
+        if info.sweep > sweeps.burn_in:
+            tally.add(state.labels)
+    votes, true = tally.vote(), {"core": truth.y == 1, "whole": truth.z == 1}
+    found = {"core": votes.y == 1, "whole": votes.z == 1}
+    return {
+        "patient": tumors()[number],
+        "kind": "drawn" if number >= len(unseen_tumors()) else "unseen",
+        "method": "crbm",
+        "voxels": int(use.size),
+        "cm3": {m: round(true[m].sum() / 1000, 1) for m in MAPS},
+        **{m: round(dice(found[m], true[m]), 4) for m in MAPS},
+        "honesty": {m: honesty(tally.fraction(tumor=parts), true[m]) for m, parts in MAPS.items()},
+    }
 
 
 def rows(folder: Path, patients: int, sweeps: GibbsConfig) -> Iterator[dict]:
@@ -191,8 +189,8 @@ def rows(folder: Path, patients: int, sweeps: GibbsConfig) -> Iterator[dict]:
     for number in range(patients):
         path = kept / f"{number}.json"
         if not path.exists():
-            path.write_text(json.dumps(list(results(model, number, sweeps))), encoding="utf-8")
-        yield from json.loads(path.read_text(encoding="utf-8"))
+            path.write_text(json.dumps(row(model, number, sweeps)), encoding="utf-8")
+        yield json.loads(path.read_text(encoding="utf-8"))
 
 
 TITLES = {"unseen": "Tumors of patients that trained nothing", "drawn": "Tumors that the priors draw"}
@@ -201,8 +199,7 @@ TITLES = {"unseen": "Tumors of patients that trained nothing", "drawn": "Tumors 
 def page(found: list[dict], figures: dict[str, float]) -> str:
     lines = ["# Calibration", "", *(__doc__ or "").split("\n\n")[2].splitlines(), ""]
     for kind, title in TITLES.items():
-        rows = [r for r in found if r["kind"] == kind]
-        of = [r for r in rows if r["method"] == "crbm"]
+        of = [r for r in found if r["kind"] == kind]
         if not of:
             continue
         volumes = [r["cm3"]["whole"] for r in of]
@@ -226,21 +223,15 @@ def page(found: list[dict], figures: dict[str, float]) -> str:
 
 
 def summary(found: list[dict]) -> dict[str, float]:
-    """Phantoms, the worst tenth and mean Dice of each kind, map and prior; how often the cRBMs are ahead."""
+    """Phantoms of each kind, and for each map the worst tenth and mean Dice."""
     figures: dict[str, float] = {}
     for kind in TITLES:
         rows = [r for r in found if r["kind"] == kind]
-        by = {m: [r for r in rows if r["method"] == m] for m in ("crbm", "mrf")}
-        figures[f"{kind}_phantoms"] = len(by["crbm"])
-        for m in MAPS if by["crbm"] else ():
+        figures[f"{kind}_phantoms"] = len(rows)
+        for m in MAPS if rows else ():
             v = pooled_honesty(rows, "crbm", m)
             figures[f"{kind}_{m}_worst_tenth"] = round(float(np.abs(v[:, 1] - v[:, 2])[v[:, 0] > 0].max()), 4)
-            for method, of in by.items():
-                if of:
-                    figures[f"{kind}_{m}_dice_{method}"] = round(float(np.mean([r[m] for r in of])), 4)
-            if by["mrf"]:
-                ahead = sum(a[m] > b[m] for a, b in zip(by["crbm"], by["mrf"]))
-                figures[f"{kind}_{m}_crbm_ahead"] = ahead
+            figures[f"{kind}_{m}_dice"] = round(float(np.mean([r[m] for r in rows])), 4)
     return figures
 
 

@@ -30,7 +30,7 @@ import matplotlib.pyplot as plt
 
 BLOCK = 8
 BLOBS = (6_000, 25_000, 60_000)  # mm³, where the samples start
-MEASURED = 12  # samples, and held-out shapes
+MEASURED = 6  # samples, and held-out shapes
 PEEL = 4  # mm: lobes and corners are what a ball of this radius does not reach
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of held-out volumes: shapes under free sweeps
 BETA = 0.5  # of the MRF beside them

@@ -48,13 +48,13 @@ class Started:
 class Server:
     """Starts commands on request."""
 
-    def __init__(self, folder: Path, threads: int = 1) -> None:
+    def __init__(self, folder: Path, threads: int = 1, **environment: str) -> None:
         self.folder, self.count = folder, 0
         path = os.pathsep.join(map(str, (Path(__file__).parent, os.environ.get("PYTHONPATH", ""))))
         own = {"NUMBA_NUM_THREADS": str(threads), "NUMBA_THREADING_LAYER": "workqueue", "PYTHONPATH": path}
         self.process = subprocess.Popen(
             [sys.executable, __file__],
-            env=os.environ | own,
+            env=os.environ | own | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

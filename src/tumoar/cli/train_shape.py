@@ -55,7 +55,7 @@ def shape(
     shapes = read_shapes(masks, labels)
     sections = {}
     for name in maps:
-        config = training.PAPER if rule == "cd" else training.ShapeTraining()
+        config = training.PAPER if rule == "cd" else training.SETTINGS[name]
         config = config if steps is None else replace(config, steps=steps)
         rest, held = split_by_patient(shapes[name], held_out, seed)
         used, watched = split_by_patient(rest, validation, seed + 1)

@@ -1,11 +1,11 @@
 """Everything that happens to a cohort: bad images, a lost worker, a hanging subject, an interruption.
 
-Small simulated patients run through `tumoar cohort` as a user would run it. A tenth of them have images that
-must be refused. While they run, one worker is killed, later the client is interrupted and started again, then
-one subject's process is frozen until its time is up; a last start finishes that one. In the end every good
-subject must have been computed to its end exactly once, every bad one be listed with its reason, and the
-client's memory have stayed flat. Once with a cluster of its own, once with a scheduler and two workers that
-are processes of their own, over TCP.
+Small simulated patients run through `tumoar cohort` as a user would run it. Up to six of them, each in
+another way, have images that must be refused. While they run, one worker is killed, later the client is
+interrupted and started again, then one subject's process is frozen until its time is up; a last start
+finishes that one. In the end every good subject must have been computed to its end exactly once, every bad
+one be listed with its reason, and the client's memory have stayed flat. Once with a cluster of its own, once
+with a scheduler and two workers that are processes of their own, over TCP.
 
     python experiments/cohort_soak.py [--quick] [--folder DIR] [--subjects 60] [--only tcp]
 """

@@ -201,6 +201,7 @@ def page(found: list[dict], figures: dict[str, float]) -> str:
     for kind, title in TITLES.items():
         of = [r for r in found if r["kind"] == kind]
         if not of:
+            lines += [f"## {title}", "", "Not run yet.", ""]
             continue
         volumes = [r["cm3"]["whole"] for r in of]
         lines += [f"## {title}", ""]

@@ -201,7 +201,7 @@ def write(figures, rows, options) -> None:
         f"{options.sweeps} sweeps from the corrupted map, majority vote over the second half. One cRBM and",
         f"one MRF per map for all kinds of noise; the MRF's β was tuned on {TUNING_PATIENTS} training",
         f"patients over the same kinds, {TUNING_SWEEPS} sweeps. {where}",
-        "The cRBM's training corrupted windows voxel by voxel (5 to 35 %) and never in blobs; here they have",
+        "The cRBM's training corrupted windows voxel by voxel (5 to 35 %), of core 15 % in blobs; here blobs have",
         "2 mm grain, and the data term, which takes voxels for independent, is wrong about them for both.",
         "Held-out shapes that were looked at while training rules were chosen are left out (`SEEN` in",
         "`experiments/denoise.py`). These patients had been restored with the priors shipped before as well;",

@@ -106,16 +106,21 @@ def test_a_plan_above_the_limit_is_refused_before_the_work(server, tmp_path, gig
 # ---- threads -----------------------------------------------------------------------------------------------
 
 
+def with_threads(server, folder):
+    """Outputs of three runs on each number of threads."""
+    for repeat in range(3):
+        for threads in (1, 2, 4, 8):
+            out = folder / f"{threads}-{repeat}"
+            code, told = server.run("--t1c", "x", "-o", out, "--threads", threads)
+            assert code == 0, told
+            yield out
+
+
 @pytest.mark.slow
 def test_threads_change_no_bit(whole, tmp_path, record_property):
     server = Server(tmp_path, threads=8)
     try:
-        for repeat in range(3):
-            for threads in (1, 2, 4, 8):
-                out = tmp_path / f"{threads}-{repeat}"
-                code, told = server.run("--t1c", "x", "-o", out, "--threads", threads)
-                assert code == 0, told
-                assert bits(out) == whole[0]
+        assert all(bits(out) == whole[0] for out in with_threads(server, tmp_path))
     finally:
         server.close()
     record_property("tried", 12)
@@ -141,13 +146,9 @@ def test_another_processor_gives_the_same_labels(server, tmp_path, record_proper
     older = Server(tmp_path, threads=8, **OLDER)
     found = []
     try:
-        for repeat in range(3):
-            for threads in (1, 2, 4, 8):
-                out = tmp_path / f"{threads}-{repeat}"
-                code, told = older.run("--t1c", "x", "-o", out, "--threads", threads)
-                assert code == 0, told
-                found.append(bits(out))
-                assert (read_nifti(out / "segmentation.nii.gz").data == here).mean() >= 0.999
+        for out in with_threads(older, tmp_path):
+            found.append(bits(out))
+            assert (read_nifti(out / "segmentation.nii.gz").data == here).mean() >= 0.999
     finally:
         older.close()
     assert all(b == found[0] for b in found)

@@ -12,6 +12,7 @@ import pytest
 import reference_convolve as reference
 
 from tumoar.errors import FitError
+from tumoar.model.shape.base import free_sweeps
 from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import REACH
 from tumoar.train import shape as training
@@ -370,6 +371,11 @@ def test_free_chains_change_their_box_alone():
         outside[tuple(slice(*x) for x in zip(begin, end))] = False
         np.testing.assert_array_equal(now[outside], data[outside])
     assert (c.data != c.state).any()
+
+
+def test_the_empty_map_stays_empty():
+    empty = np.zeros((30, 30, 30), bool)
+    assert not free_sweeps(first().model, empty, 20, np.random.default_rng(0)).any()
 
 
 def test_model_is_the_average_of_the_last_steps():

@@ -1,11 +1,11 @@
 """Everything that happens to a cohort: bad images, a lost worker, a hanging subject, an interruption.
 
-Small simulated patients run through `tumoar cohort` as a user would run it. Up to six of them, each in
-another way, have images that must be refused. While they run, one worker is killed, later the client is
-interrupted and started again, then one subject's process is frozen until its time is up; a last start
-finishes that one. In the end every good subject must have been computed to its end exactly once, every bad
-one be listed with its reason, and the client's memory have stayed flat. Once with a cluster of its own, once
-with a scheduler and two workers that are processes of their own, over TCP.
+Small simulated patients run through `tumoar cohort` as a user would run it. A tenth of them have images that
+must be refused, in six ways. While they run, one worker is killed, and the processes of one subject in
+twenty; later the client is interrupted and started again, then one subject's process is frozen until its time
+is up; a last start finishes that one. In the end every good subject must have been computed to its end
+exactly once, every bad one be listed with its reason, and the client's memory have stayed flat. Once with a
+cluster of its own, once with a scheduler and two workers that are processes of their own, over TCP.
 
     python experiments/cohort_soak.py [--quick] [--folder DIR] [--subjects 60] [--only tcp]
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gzip
 import json
 import os
 import re
@@ -25,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Collection
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -34,72 +34,10 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent))
 import small_patients
 
-from tumoar.image import Grid
-from tumoar.io.nifti import write_nifti
-
 PROJECT = Path(__file__).resolve().parents[1]
 MINUTES = 4.0
 STOPPING = 20.0  # seconds
 OUTCOME = re.compile(r"\d s  (sub-\w+) (done already|done|FAILED)")
-
-
-# ---- patients ------------------------------------------------------------------------------------------
-
-
-def truncate(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def flatten(path: Path) -> None:
-    write_nifti(path, np.full((64, 64, 64), 7, np.float32), Grid((64, 64, 64), np.eye(4)))
-
-
-def disorient(path: Path) -> None:
-    """Neither form is set."""
-    content = bytearray(gzip.decompress(path.read_bytes()))
-    content[252:256] = bytes(4)
-    path.write_bytes(gzip.compress(bytes(content)))
-
-
-def quantize(path: Path) -> None:
-    rng = np.random.default_rng(0)
-    write_nifti(path, rng.integers(0, 9, (64, 64, 64)).astype(np.uint8), Grid((64, 64, 64), np.eye(4)))
-
-
-def rename(path: Path) -> None:
-    """Neither a T1c nor a FLAIR is left."""
-    for image in path.parent.glob("*.nii.gz"):
-        image.unlink()
-    (path.parent / f"{path.name.split('_')[0]}_T2w.nii.gz").write_bytes(b"")
-
-
-FAULTS = {truncate: 3, empty: 3, flatten: 5, disorient: 4, quantize: 5, rename: 5}
-"""What is done to an image, and the code that must come of it."""
-
-
-def make_patients(folder: Path, count: int) -> dict[str, int]:
-    """A BIDS dataset; returns the expected code of every bad subject, evenly spread over all."""
-    bad = {}
-    faults = list(FAULTS.items())[: max(1, count // 10)]
-    for n in range(count):
-        label = f"{n + 1:03}"
-        name = f"sub-{label}"
-        turn, rest = divmod(n, max(1, count // len(faults)))
-        done = folder / ".spoiled" / name
-        if not done.exists():
-            small_patients.write_patient(folder, label, seed=n)
-        if rest == 2 and turn < len(faults):
-            spoil, bad[name] = faults[turn]
-            if not done.exists():
-                spoil(next((folder / name / "anat").glob("*_T1w.nii.gz")))
-                done.parent.mkdir(exist_ok=True)
-                done.touch()
-    return bad
 
 
 # ---- one start of the client ---------------------------------------------------------------------------
@@ -190,6 +128,25 @@ def kill_worker(out: Path) -> str:
         time.sleep(0.1)
 
 
+def kill_subjects(run: Run, out: Path, count: int, until: int, spared: Collection[str]) -> list[str]:
+    """Kill the processes of so many subjects, one after the other; returns whose.
+
+    The last of them before `until` subjects are through: what is killed is tried again in the same start.
+    """
+    begin, killed = len(run.outcomes), []
+    while len(killed) < count:
+        due = begin + len(killed) * (until - begin) // count
+        if not run.wait_for(lambda due=due: len(run.outcomes) >= due):
+            break
+        for name, child in children(out).items():
+            if name not in spared and name not in killed:
+                child.kill()
+                killed.append(name)
+                break
+        time.sleep(0.1)
+    return killed
+
+
 def freeze(out: Path, name: str) -> bool:
     """Stop a subject's process if it runs; returns whether it did."""
     child = children(out).get(name)
@@ -242,6 +199,7 @@ def soak(
     first = Run(command)
     first.wait_for(lambda: len(first.outcomes) >= count // 10)
     lost = kill_worker(out)
+    killed = kill_subjects(first, out, count // 20, count // 4, bad)
     first.wait_for(lambda: len(first.outcomes) >= count // 3)
     first.process.send_signal(signal.SIGINT)
     interrupted = first.end()
@@ -259,6 +217,7 @@ def soak(
     told = [outcome for run in runs for outcome in run.outcomes]
     finished = {name: told.count((name, "done")) for name in names if name not in bad}
     reasons = {r["participant_id"]: (int(r["code"]), r["reason"]) for r in rows if r["state"] == "failed"}
+    attempts = {r["participant_id"]: int(r["attempts"]) for r in rows if r["attempts"].isdigit()}
     memory = [m for run in runs for m in run.memory]
     states = [r["state"] for r in rows]
     return {
@@ -266,6 +225,8 @@ def soak(
         "subjects": count,
         "bad": len(bad),
         "worker_killed_with": lost,
+        "killed": len(killed),
+        "killed_and_tried_again": sum(attempts[name] > 1 for name in killed),
         "interrupted_code": interrupted,
         "left_running_after_interruption": left_running,
         "frozen": frozen,
@@ -324,6 +285,7 @@ def failures(found: dict) -> list[str]:
     right = {
         "good_finished_once": found["good_finished_once"] == found["good"] == found["results_whole"],
         "bad_listed_with_reason": found["bad_listed_with_reason"] == found["bad"],
+        "killed_and_tried_again": found["killed_and_tried_again"] == found["killed"],
         "failed_but_good": not found["failed_but_good"],
         "adds_up": found["adds_up"],
         "left_running_after_interruption": found["left_running_after_interruption"] == 0,
@@ -342,6 +304,8 @@ ROWS = {
     "good_finished_once": "good ones finished exactly once",
     "bad_listed_with_reason": "bad ones listed with the expected code and a reason",
     "worker_killed_with": "worker killed while it had",
+    "killed": "subjects whose process was killed",
+    "killed_and_tried_again": "of them tried again by the same start",
     "codes": "exit codes of the three starts",
     "left_running_after_interruption": "processes left 20 seconds after the interruption",
     "frozen_reason": "what the frozen subject got in the second start",
@@ -381,7 +345,7 @@ def main() -> None:
         count = 4 if arguments.quick else arguments.subjects
         raw = folder / f"raw_{count}"
         flags = small_patients.write_model(folder / "model")
-        bad = make_patients(raw, count)
+        bad = small_patients.write_cohort(raw, count)
         places = ("local",) if arguments.quick else (arguments.only,) if arguments.only else ("local", "tcp")
         for place in places:
             with scheduler(folder) if place == "tcp" else nullcontext() as address:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -61,3 +62,58 @@ def write_patient(folder: Path, label: str, seed: int) -> None:
     )
     for name, image in images.items():
         write_nifti(anat / names[name], image.data, image.grid)
+
+
+def truncate(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flatten(path: Path) -> None:
+    write_nifti(path, np.full((64, 64, 64), 7, np.float32), Grid((64, 64, 64), np.eye(4)))
+
+
+def disorient(path: Path) -> None:
+    """Neither form is set."""
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    content[252:256] = bytes(4)
+    path.write_bytes(gzip.compress(bytes(content)))
+
+
+def quantize(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    write_nifti(path, rng.integers(0, 9, (64, 64, 64)).astype(np.uint8), Grid((64, 64, 64), np.eye(4)))
+
+
+def rename(path: Path) -> None:
+    """Neither a T1c nor a FLAIR is left."""
+    for image in path.parent.glob("*.nii.gz"):
+        image.unlink()
+    (path.parent / f"{path.name.split('_')[0]}_T2w.nii.gz").write_bytes(b"")
+
+
+FAULTS = {truncate: 3, empty: 3, flatten: 5, disorient: 4, quantize: 5, rename: 5}
+"""What is done to an image, and the code that must come of it."""
+
+
+def write_cohort(folder: Path, count: int) -> dict[str, int]:
+    """A BIDS dataset; returns the expected code of every bad subject: one in ten."""
+    bad = {}
+    faults = list(FAULTS.items())
+    for n in range(count):
+        label = f"{n + 1:03}"
+        name = f"sub-{label}"
+        done = folder / ".spoiled" / name
+        if not done.exists():
+            write_patient(folder, label, seed=n)
+        if n % 10 == 2:
+            spoil, bad[name] = faults[n // 10 % len(faults)]
+            if not done.exists():
+                spoil(next((folder / name / "anat").glob("*_T1w.nii.gz")))
+                done.parent.mkdir(exist_ok=True)
+                done.touch()
+    return bad

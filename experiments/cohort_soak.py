@@ -199,7 +199,7 @@ def soak(
     first = Run(command)
     first.wait_for(lambda: len(first.outcomes) >= count // 10)
     lost = kill_worker(out)
-    killed = kill_subjects(first, out, count // 20, count // 4, bad)
+    killed = kill_subjects(first, out, count // 20, count // 4, {*bad, lost})
     first.wait_for(lambda: len(first.outcomes) >= count // 3)
     first.process.send_signal(signal.SIGINT)
     interrupted = first.end()

@@ -4,9 +4,9 @@ python experiments/calibration.py [--quick] [--patients N] [--cache DIR]
 
 Phantoms are drawn from the model: labels voxel by voxel from the atlas, bent at random, given the tumor;
 intensities of T1c, FLAIR and T2 from one Gaussian per tissue, with bias fields and so much noise that tissues
-overlap. Tumors of the first kind are not the model's: they are of patients that trained neither shape prior.
-Those of the second are: 100 sweeps of both priors together lead away from the tumor of such a patient, one of
-three small ones, put somewhere else each time.
+overlap. Tumors of the first kind are not the model's: they are of patients that trained neither shape prior,
+each put into two places. Those of the second are: 100 sweeps of both priors together lead away from the tumor
+of such a patient, one of three small ones, put somewhere else each time.
 Algorithm 1 knows where the atlas lies, starts at the most probable labels of the simplified model, and draws
 everything else, in a box around the tumor: 100 + 50 sweeps, each of them whole, the priors as trained. A
 share of votes is honest if, of the voxels with that share, that many are tumor. One thread. Finished rows are
@@ -54,7 +54,8 @@ CONTRASTS = tuple(find_contrast(name) for name in ("T1c", "FLAIR", "T2"))
 NOISE = 0.27  # SD in logs of intensity: about the difference of white and gray matter
 BIAS = 0.03
 AROUND = (15, 10)  # voxels, around the first kind and the second
-DRAWN, DRAWN_ML, FREE = 38, (8.0, 40.0), 100  # tumors that are the model's, cm³ where they start, sweeps
+PLACES = 2  # of a tumor that is not the model's
+DRAWN, DRAWN_ML, FREE = 26, (8.0, 40.0), 100  # tumors that are the model's, cm³ where they start, sweeps
 SWEEPS = GibbsConfig(burn_in=100, samples=50, full_every=1)
 TISSUES = {
     "core": ("enhancing tumor", "necrosis", "enhancing tumor"),
@@ -108,7 +109,7 @@ def phantom(model: Model, number: int) -> tuple[npt.NDArray, npt.NDArray, joint.
     likely = pi.argmax(-1)
     tumor = draw_place(shape, labels.indices[likely], labels, rng) * labels.in_brain[likely]
     at = np.argwhere(tumor)
-    is_drawn = number >= len(unseen_tumors())
+    is_drawn = kind(number) == "drawn"
     n = AROUND[is_drawn]
     box = tuple(slice(max(0, a - n), b + n) for a, b in zip(at.min(0), at.max(0)))
     pi, tumor = np.ascontiguousarray(pi[box]), tumor[box]
@@ -130,7 +131,11 @@ def phantom(model: Model, number: int) -> tuple[npt.NDArray, npt.NDArray, joint.
 def tumors() -> list[str]:
     """Whose tumor a phantom has, or begins with: phantoms of the first kind, then those of the second."""
     small = unseen_tumors(DRAWN_ML)
-    return [*unseen_tumors(), *(small[i % len(small)] for i in range(DRAWN))]
+    return PLACES * unseen_tumors() + [small[i % len(small)] for i in range(DRAWN)]
+
+
+def kind(number: int) -> str:
+    return "unseen" if number < PLACES * len(unseen_tumors()) else "drawn"
 
 
 def drawn_tumor(model: Model, pi: npt.NDArray, z: npt.NDArray, y: npt.NDArray, rng: np.random.Generator):
@@ -172,7 +177,7 @@ def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
     found = {"core": votes.y == 1, "whole": votes.z == 1}
     return {
         "patient": tumors()[number],
-        "kind": "drawn" if number >= len(unseen_tumors()) else "unseen",
+        "kind": kind(number),
         "method": "crbm",
         "voxels": int(use.size),
         "cm3": {m: round(true[m].sum() / 1000, 1) for m in MAPS},
@@ -198,15 +203,17 @@ TITLES = {"unseen": "Tumors of patients that trained nothing", "drawn": "Tumors 
 
 def page(found: list[dict], figures: dict[str, float]) -> str:
     lines = ["# Calibration", "", *(__doc__ or "").split("\n\n")[2].splitlines(), ""]
-    for kind, title in TITLES.items():
-        of = [r for r in found if r["kind"] == kind]
+    for name, title in TITLES.items():
+        of = [r for r in found if r["kind"] == name]
         if not of:
             lines += [f"## {title}", "", "Not run yet.", ""]
             continue
         volumes = [r["cm3"]["whole"] for r in of]
         lines += [f"## {title}", ""]
         lines += [f"{len(of)} phantoms, tumors of {min(volumes)} to {max(volumes)} cm³"]
-        lines[-1] += ": " + ", ".join(r["patient"] for r in of) + "." if kind == "unseen" else "."
+        lines[-1] += (
+            ": " + ", ".join(dict.fromkeys(r["patient"] for r in of)) + "." if name == "unseen" else "."
+        )
         lines += [
             "",
             "Voxels by their share of the votes, neither 0 nor 1; how many are tumor.",
@@ -226,13 +233,13 @@ def page(found: list[dict], figures: dict[str, float]) -> str:
 def summary(found: list[dict]) -> dict[str, float]:
     """Phantoms of each kind, and for each map the worst tenth and mean Dice."""
     figures: dict[str, float] = {}
-    for kind in TITLES:
-        rows = [r for r in found if r["kind"] == kind]
-        figures[f"{kind}_phantoms"] = len(rows)
+    for name in TITLES:
+        rows = [r for r in found if r["kind"] == name]
+        figures[f"{name}_phantoms"] = len(rows)
         for m in MAPS if rows else ():
             v = pooled_honesty(rows, "crbm", m)
-            figures[f"{kind}_{m}_worst_tenth"] = round(float(np.abs(v[:, 1] - v[:, 2])[v[:, 0] > 0].max()), 4)
-            figures[f"{kind}_{m}_dice"] = round(float(np.mean([r[m] for r in rows])), 4)
+            figures[f"{name}_{m}_worst_tenth"] = round(float(np.abs(v[:, 1] - v[:, 2])[v[:, 0] > 0].max()), 4)
+            figures[f"{name}_{m}_dice"] = round(float(np.mean([r[m] for r in rows])), 4)
     return figures
 
 

@@ -85,7 +85,8 @@ ROWS = (
         "tests/cli/test_many_runs.py::test_sixteen_runs_on_one_output"),
     Row("R18", "a cohort with everything that can happen", "200 cases",
         instead="200 cases, and 20 over TCP: [a cohort](cohort_soak.md), by "
-        "`python experiments/cohort_soak.py --subjects 200 --only local` and `--subjects 20 --only tcp` in the same `--folder`"),
+        "`python experiments/cohort_soak.py --subjects 200 --only local` and "
+        "`--subjects 20 --only tcp` in the same `--folder`"),
     Row("R19", "the same bits with 1, 2, 4 and 8 threads, here and on an older processor", "24",
         "tests/cli/test_many_runs.py::test_threads_change_no_bit "
         "tests/cli/test_many_runs.py::test_another_processor_gives_the_same_labels"),

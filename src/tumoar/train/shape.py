@@ -71,13 +71,13 @@ class ShapeTraining:
     free_sweeps: int = 3  # of such a chain in its turn
     sweeps: int = 2  # of another
     life_free: float = 20.0  # turns
-    life: float = 20.0
+    life: float = 12.0
     rates: tuple[float, float] = (0.05, 0.35)
     blob_share: float = 0.0  # of the corrupted windows: in blobs, for which the data term is wrong
     blob_rates: tuple[float, float] = (0.04, 0.2)
     grains: tuple[float, float] = (1.0, 2.6)
-    from_data: float = 0.5  # of the chains with a data term start at the data; others at what they see
-    burn_in: int = 30  # sweeps of a new chain before it counts: where it starts is rougher than the model is
+    from_data: float = 0.5  # of the chains with a data term start at the data; others start at the
+    burn_in: int = 15  # corrupted data and count after so many sweeps
     hidden_bias: float = -2.5
     offset_memory: float = 0.99
     largest_norm: float = 50.0
@@ -87,7 +87,7 @@ class ShapeTraining:
 SETTINGS = {"z": ShapeTraining(steps=600), "y": ShapeTraining(blob_share=0.15)}
 PAPER = ShapeTraining(
     steps=9600, step=0.1, natural=False, batch=10, pool=10, window=24, margin=12, phases=1, free_share=1.0,
-    free_box=None, free_sweeps=1, life_free=1.0, burn_in=0, hidden_bias=-2.0, average_memory=0.0,
+    free_box=None, free_sweeps=1, life_free=1.0, hidden_bias=-2.0, average_memory=0.0,
 )  # fmt: skip
 
 
@@ -216,9 +216,9 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
     mean_v, mean_h, unequal, on_data, on_model = 0.0, np.zeros(M), 0, 0, 0
     for turn in range(state.turn, state.turn + config.batch):
         c = turn % config.pool
-        is_new = _restart(chains, c, shapes, config, rng)
+        late = _restart(chains, c, shapes, config, rng)
         sweeps = config.sweeps if chains.log_odds[c] else config.free_sweeps
-        for _ in range(sweeps + config.burn_in * is_new):
+        for _ in range(sweeps + config.burn_in * late):
             _sweep(chains, c, filters, state.parameters.a, rng)
         data, model = chains.data[c], chains.state[c]
         phases = tuple(int(p) for p in rng.permutation(8)[: config.phases])  # these stand for all
@@ -313,7 +313,7 @@ def _moved(p: Parameters, step: Parameters) -> Parameters:
 def _restart(
     chains: Chains, c: int, shapes: Sequence[Shape], config: ShapeTraining, rng: np.random.Generator
 ) -> bool:
-    """Give chain c a new window if it is unborn or dies; whether it did."""
+    """Give chain c a new window if it is unborn or dies; whether it then starts far from its data."""
     life = config.life if chains.log_odds[c] else config.life_free
     if chains.alive[c] and rng.random() >= 1 / life:
         return False
@@ -327,15 +327,16 @@ def _restart(
             side = int(rng.integers(config.free_box[0], min(config.free_box[1], config.window) + 1))
             corner = REACH + rng.integers(config.window - side + 1, size=3)
             chains.box[c] = [corner, corner + side]
-        return True
+        return False
     is_blobs = config.blob_share > 0 and rng.random() < config.blob_share
     rate = rng.uniform(*(config.blob_rates if is_blobs else config.rates))
     grain = rng.uniform(*config.grains) if is_blobs else 0.0
     inner = (slice(REACH, -REACH),) * 3
     chains.seen[c][inner] ^= flips((config.window,) * 3, rate, grain, rng)
     chains.log_odds[c] = np.log((1 - rate) / rate)
-    if rng.random() >= config.from_data:
-        chains.state[c] = chains.seen[c]
+    if rng.random() < config.from_data:
+        return False
+    chains.state[c] = chains.seen[c]
     return True
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import nibabel as nib
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tumoar.cli import train_shape
 from tumoar.cli.train_shape import combine, read_shapes, shape, tumor_volumes
 from tumoar.errors import GeometryError, IntegrityError, UsageError
 from tumoar.io.shapes import section_shape
 from tumoar.io.store import load_sections
+from tumoar.train import shape as training
 
 
 @pytest.fixture
@@ -53,6 +55,22 @@ def test_training_goes_on_from_its_checkpoint_alone(masks, tmp_path, monkeypatch
     assert all(np.array_equal(w[0][k], other[k]) for k in w[0] for other in w[1:])
     with pytest.raises(IntegrityError, match="B60"):
         shape(masks, output=tmp_path / "other.npz", checkpoints=folder, **common | {"seed": 4})
+
+
+def test_blas_has_one_thread_while_it_trains(masks, tmp_path, monkeypatch):
+    """Its sums depend on the number of its threads: with two the shipped priors came out with other bits."""
+    seen = []
+    advance = training.advance
+
+    def watched(*arguments):
+        seen.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        return advance(*arguments)
+
+    monkeypatch.setattr(training, "advance", watched)
+    with threadpool_limits(2, "blas"):
+        shape(masks, output=tmp_path / "y.npz", maps="y", core="2", steps=1, held_out=1, validation=1, seed=3)
+    assert seen
+    assert set(seen) == {1}
 
 
 def test_core_must_be_numbers(tmp_path):

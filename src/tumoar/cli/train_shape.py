@@ -157,13 +157,15 @@ def _train(
     name: str,
 ) -> State:
     from rich.progress import Progress
+    from threadpoolctl import threadpool_limits
 
     from tumoar.train import shape as training
 
     stored = None if keeper is None else keeper.load(f"shape_{name}")
     begin = training.start(shapes, config, seed) if stored is None else training.from_arrays(stored)
     state = begin
-    with Progress() as progress:
+    # sums of BLAS depend on its number of threads, and every later draw on them
+    with threadpool_limits(1, "blas"), Progress() as progress:
         bar = progress.add_task(name, total=config.steps, completed=begin.step)
         for state, info in training.train(shapes, config, begin, unseen):
             about = f"{name} error {info.error:.3f} volume {info.volume:.2f} free-energy gap {info.gap:.3f}"

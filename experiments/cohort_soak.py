@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -140,8 +140,9 @@ def kill_subjects(run: Run, out: Path, count: int, until: int, spared: Collectio
             break
         for name, child in children(out).items():
             if name not in spared and name not in killed:
-                child.kill()
-                killed.append(name)
+                with suppress(psutil.NoSuchProcess):  # it may have ended by itself
+                    child.kill()
+                    killed.append(name)
                 break
         time.sleep(0.1)
     return killed
@@ -226,7 +227,7 @@ def soak(
         "bad": len(bad),
         "worker_killed_with": lost,
         "killed": len(killed),
-        "killed_and_tried_again": sum(attempts[name] > 1 for name in killed),
+        "killed_and_tried_again": sum(attempts.get(name, 0) > 1 for name in killed),
         "interrupted_code": interrupted,
         "left_running_after_interruption": left_running,
         "frozen": frozen,

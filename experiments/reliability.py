@@ -137,8 +137,8 @@ AFTER = """## What the rows leave open
 - R21: heads of formulas. Of swapped names those are told that turn the order of CSF, gray and white matter
   around: half of the sets have T1c and T2 swapped, half T1c and FLAIR. T1 and T1c keep that order, and
   nothing tells them.
-- R18: of the ten processes killed in the run of 200 one was the orphan of the worker killed before; the page
-  counts it there. The test spares it since.
+- R18: of the ten processes killed in the run of 200 one was the orphan of the worker killed before; on the
+  page the ten became nine by hand. The test spares it since.
 - R26: 24 phantoms with tumors that trained nothing and 26 with tumors that the priors draw; shares of the
   former are off by up to 0.074, of the latter by 0.36 where core takes the place of a thin shell of edema.
   That is more than the bar.

@@ -50,6 +50,13 @@ class GibbsConfig(Settings):
     tau: Annotated[float, Field(gt=0, le=1)] | Literal["images"] = "images"
 
 
+class Soft(Settings):
+    """A cRBM with all its numbers times `strength`, and `level` nats added to its visible bias."""
+
+    strength: float = Field(gt=0, le=1)
+    level: float = Field(allow_inf_nan=False)
+
+
 class Config(Settings):
     """Everything a segmentation can be told; the resolved values are stored with its result."""
 
@@ -65,6 +72,10 @@ class Config(Settings):
     # Nats added to the visible bias of core's cRBM: three Gaussians take too much of what is partly edema,
     # which has one (decision 0010).
     level_y: float = Field(-0.5, allow_inf_nan=False)
+    # The cRBMs where noise is independent from voxel to voxel; the more neighbors repeat each other, the more
+    # they are as training gave them (decision 0010).
+    soft_z: Soft = Soft(strength=0.75, level=-0.2)
+    soft_y: Soft = Soft(strength=0.8, level=-0.05)
     beta_z: float = Field(0.6, ge=0)  # of the first-order Markov random field, if that is the prior
     beta_y: float = Field(0.6, ge=0)
 

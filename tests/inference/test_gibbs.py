@@ -20,7 +20,9 @@ from tiny_chain import CRBM, ENUMERATED, LABELS, TinyModel, mixtures
 from tumoar.config import Config, GemConfig, GibbsConfig, Level
 from tumoar.inference import gem, gibbs
 from tumoar.inference.tally import Tally, pooled
+from tumoar.io.models import default_model
 from tumoar.model import joint
+from tumoar.model.generative import FULL
 from tumoar.model.shape.base import FlatPrior
 from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.numerics.autocorrelation import effective_size
@@ -99,6 +101,20 @@ def prepared():
 @pytest.fixture(scope="module")
 def small(prepared) -> tuple[gibbs.Chain, gibbs.State]:
     return prepared()
+
+
+@pytest.mark.parametrize("tau", ["images", 1.0])
+def test_shape_priors_follow_the_images_whatever_power_is_set(prepared, tau):
+    case, fit, _, volumes, config = prepared.args
+    own = default_model()
+    config = config.model_copy(update={"gibbs": GibbsConfig(tau=tau)})
+    c, _ = gibbs.prepare(case, fit, (own.shape_z, own.shape_y), volumes, config, seed=3)
+    told = gibbs.prepare(*prepared.args, seed=3)[0].tau
+    assert FULL < told < 1  # noise is independent here, the labels of the start are not all right
+    share = (told - FULL) / (1 - FULL)
+    strength = 1 - share * (1 - config.soft_z.strength)
+    np.testing.assert_allclose(c.shape_z.w, strength * own.shape_z.w, rtol=1e-6)
+    assert c.tau == (told if tau == "images" else tau)
 
 
 def test_where_only_core_is_held_tumor_is_too(prepared):

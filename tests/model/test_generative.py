@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tumoar.config import Config
+from tumoar.config import Config, Soft
 from tumoar.io.models import default_model
-from tumoar.model.generative import with_prior
+from tumoar.model.generative import FULL, heard, with_prior
 from tumoar.model.shape.base import FlatPrior
 from tumoar.model.shape.mrf import FirstOrderMRF
 
@@ -39,3 +39,29 @@ def test_another_prior_has_no_level():
 def test_a_level_is_a_number(level):
     with pytest.raises(ValueError, match="finite"):
         Config(level_y=level)
+
+
+def test_priors_are_as_trained_where_neighbors_repeat_each_other_and_softest_where_they_do_not():
+    model, config = default_model(), Config(soft_z=Soft(strength=0.8, level=-0.1))
+    shapes = model.shape_z, model.shape_y
+    for evidence in (0.4, FULL):
+        assert heard(shapes, config, evidence)[0] is model.shape_z
+        assert heard(shapes, config, evidence)[1] is model.shape_y
+    half, whole = (heard(shapes, config, e)[0] for e in ((1 + FULL) / 2, 1.0))
+    np.testing.assert_allclose(whole.w, 0.8 * model.shape_z.w, rtol=1e-6)
+    np.testing.assert_allclose(half.b, 0.9 * model.shape_z.b, rtol=1e-6)
+    assert half.a == pytest.approx(0.9 * model.shape_z.a - 0.05)
+    assert heard(shapes, config, 1.0)[1].a == pytest.approx(
+        config.soft_y.strength * model.shape_y.a + config.soft_y.level
+    )
+
+
+def test_another_prior_is_not_softened():
+    shapes = FirstOrderMRF(0.3), FlatPrior(-1.0)
+    assert heard(shapes, Config(), 1.0) == shapes
+
+
+@pytest.mark.parametrize("strength", [0.0, -1.0, 1.1])
+def test_a_strength_is_at_most_what_training_gave(strength):
+    with pytest.raises(ValueError, match="strength"):
+        Soft(strength=strength, level=0.0)

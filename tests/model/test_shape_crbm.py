@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tumoar.model.shape.base import FlatPrior, of_color
-from tumoar.model.shape.crbm import CRBM, sparse
+from tumoar.model.shape.crbm import CRBM, softened, sparse
 
 SHAPE = (2, 2, 4)  # with filters of 2x2x2 voxels (one free tap): 3 hidden units per group, 16 voxels
 
@@ -55,6 +55,15 @@ def test_visible_input_is_the_log_odds_of_each_voxel():
         on, off = v.copy(), v.copy()
         on[i], off[i] = True, False
         assert log_odds[i] == pytest.approx(model.energy(off, h) - model.energy(on, h), abs=1e-6)
+
+
+def test_softened_has_its_energy_times_the_strength_and_its_level_per_voxel():
+    model = tiny()
+    soft = softened(model, 0.8, -0.2)
+    h = np.random.default_rng(3).random((2, 1, 1, 3)) < 0.5
+    for v in some_maps():
+        assert soft.energy(v, h) == pytest.approx(0.8 * model.energy(v, h) + 0.2 * v.sum(), abs=1e-6)
+    assert softened(model, 1, 0) is model
 
 
 def test_forward_and_backward_are_adjoint():

@@ -25,6 +25,7 @@ from tumoar.labels import LabelTable
 from tumoar.model import joint
 from tumoar.model.atlas import pi as label_pi
 from tumoar.model.conditionals import sampler, update_theta
+from tumoar.model.generative import heard
 from tumoar.model.gmm import Moments, Theta
 from tumoar.model.joint import Labels
 from tumoar.model.shape.base import ShapePrior, of_color
@@ -141,9 +142,9 @@ def prepare(
     region = (use != UNUSED) & (brain > 0)
     own = joint.packed(volume, pi)
     pace = (config.gibbs.full_every, config.gibbs.rest_every, config.gibbs.burn_in)
-    tau = config.gibbs.tau
-    if tau == "images":
-        tau = evidence(volume, fit.labels, first, fit.theta)
+    told = evidence(volume, fit.labels, first, fit.theta)
+    tau = told if config.gibbs.tau == "images" else config.gibbs.tau
+    shapes = heard(shapes, config, told)
     chain = Chain(labels, volume, own, prior, *shapes, region, seed, held_z, held_y, *pace, tau)
     return chain, start(chain, released(fit.theta, fit.labels, labels), first)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tumoar.config import Config
+from tumoar.config import Config, Soft
 from tumoar.labels import LabelTable
 from tumoar.model.atlas import Atlas
 from tumoar.model.shape.base import ShapePrior
-from tumoar.model.shape.crbm import CRBM
+from tumoar.model.shape.crbm import CRBM, softened
 from tumoar.model.shape.mrf import FirstOrderMRF
+
+FULL = 0.65
+"""Evidence of a voxel (τ of decision 0034) up to which shape priors are as training gave them."""
 
 
 @dataclass(frozen=True)
@@ -43,3 +46,21 @@ def with_prior(model: Model, config: Config) -> Model:
         y = model.shape_y
         return replace(model, shape_y=replace(y, a=y.a + config.level_y)) if isinstance(y, CRBM) else model
     return replace(model, shape_z=FirstOrderMRF(config.beta_z), shape_y=FirstOrderMRF(config.beta_y))
+
+
+def heard(
+    shapes: tuple[ShapePrior, ShapePrior], config: Config, evidence: float
+) -> tuple[ShapePrior, ShapePrior]:
+    """The shape priors of z and y as they are used on images whose voxels tell so much (decision 0010).
+
+    Softest where noise is independent, `evidence` 1; noise in blobs asks for all that training gave.
+    """
+    share = max(0.0, (evidence - FULL) / (1 - FULL))
+    z, y = (_softened(v, soft, share) for v, soft in zip(shapes, (config.soft_z, config.soft_y)))
+    return z, y
+
+
+def _softened(prior: ShapePrior, soft: Soft, share: float) -> ShapePrior:
+    if not isinstance(prior, CRBM):
+        return prior
+    return softened(prior, 1 - share * (1 - soft.strength), share * soft.level)

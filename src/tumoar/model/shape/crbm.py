@@ -129,3 +129,10 @@ def sparse(model: CRBM) -> CRBM:
     sign = np.where(on, -1, 1).astype(np.float32)
     shift = float(model.full[on].sum())
     return CRBM(model.w * sign[:, None, None, None], model.b * sign, model.a + shift)
+
+
+def softened(model: CRBM, strength: float, level: float) -> CRBM:
+    """All numbers of the model times `strength`, and `level` nats added to its visible bias."""
+    if (strength, level) == (1, 0):
+        return model
+    return CRBM(model.w * np.float32(strength), model.b * np.float32(strength), model.a * strength + level)

@@ -24,13 +24,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from samples import BINS, MAPS, collected, honesty, pooled_honesty  # first: it sets the number of threads
+from samples import MAPS, collected  # first: it sets the number of threads
 
 import nibabel as nib  # isort: skip
 import numpy as np
 import numpy.typing as npt
 from fits import DATA, DECIDES, unseen_tumors
 from head_cases import PROJECT, digest
+from honesty import honesty, pooled, table, worst_tenth
 from scipy.ndimage import binary_dilation, binary_erosion
 from scipy.special import expit
 
@@ -233,7 +234,6 @@ def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
     return {
         "patient": tumors()[number],
         "kind": kind(number),
-        "method": "crbm",
         "voxels": int(use.size),
         "cm3": {m: round(true[m].sum() / 1000, 1) for m in MAPS},
         **{m: round(dice(found[m], true[m]), 4) for m in MAPS},
@@ -277,18 +277,8 @@ def page(found: list[dict], figures: dict[str, float]) -> str:
         lines[-1] += (
             ": " + ", ".join(dict.fromkeys(r["patient"] for r in of)) + "." if name == "unseen" else "."
         )
-        lines += [
-            "",
-            "Voxels by their share of the votes, neither 0 nor 1; how many are tumor.",
-            "",
-            "| share | core: voxels | mean share | true | whole: voxels | mean share | true |",
-            "|---" * 7 + "|",
-        ]
-        both = [pooled_honesty(of, "crbm", m) for m in MAPS]
-        for k in range(BINS):
-            cells = [f"{v[k, 0]:.0f} | {v[k, 1]:.3f} | {v[k, 2]:.3f}" for v in both]
-            lines.append(f"| {k / BINS:.1f} to {(k + 1) / BINS:.1f} | " + " | ".join(cells) + " |")
-        lines.append("")
+        lines += ["", "Voxels by their share of the votes, neither 0 nor 1; how many are tumor.", ""]
+        lines += [*table(*(pooled([r["honesty"][m] for r in of]) for m in MAPS)), ""]
     lines += ["| figure | value |", "|---|---|", *(f"| {k} | {v} |" for k, v in figures.items())]
     return "\n".join(lines) + "\n"
 
@@ -300,8 +290,7 @@ def summary(found: list[dict]) -> dict[str, float]:
     for name, rows in groups.items():
         figures[f"{name}_phantoms"] = len(rows)
         for m in MAPS if rows else ():
-            v = pooled_honesty(rows, "crbm", m)
-            figures[f"{name}_{m}_worst_tenth"] = round(float(np.abs(v[:, 1] - v[:, 2])[v[:, 0] > 0].max()), 4)
+            figures[f"{name}_{m}_worst_tenth"] = worst_tenth(pooled([r["honesty"][m] for r in rows]))
             figures[f"{name}_{m}_dice"] = round(float(np.mean([r[m] for r in rows])), 4)
     return figures
 

@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from honesty import honesty, pooled, table
 
 from tumoar.api import load_result
 from tumoar.evaluate import Scores, compare
@@ -60,6 +61,17 @@ def tumor_scores(patient: Path, out: Path) -> dict[str, Scores]:
     return {k: compare(a, np.asarray(b), reference.grid.spacing) for k, (a, b) in found.items()}
 
 
+def shares(patient: Path, out: Path) -> dict[str, list[list[float]]]:
+    """Shares of votes for core and whole tumor against the reference, in tenths."""
+    stored, reference = load_result(out), read_nifti(patient / "tumor.nii.gz")
+    core = stored.probability("GTV")
+    found = {
+        "core": (core, reference.data > 1),
+        "whole": (core + stored.probability("Edema"), reference.data > 0),
+    }
+    return {k: honesty(np.round(share, 4), np.asarray(true)) for k, (share, true) in found.items()}
+
+
 def row(patient: Path, out: Path) -> dict:
     """Figures of one patient."""
     stored = load_result(out)
@@ -73,7 +85,10 @@ def row(patient: Path, out: Path) -> dict:
         "left_out_mm3": sum(stored.volume(n)["removed_voxels"] for n in ("GTV", "Edema")),
         "flags": " ".join(sorted({n["id"] for n in manifest["notes"]})),
     }
-    for name, scores in tumor_scores(patient, out).items():
+    scored = tumor_scores(patient, out)
+    if scored:
+        figures["shares"] = shares(patient, out)
+    for name, scores in scored.items():
         figures[f"{name}_dice"] = round(float(scores.dice), 3)
         figures[f"{name}_hd95_mm"] = round(scores.hausdorff95, 1)
     return figures
@@ -94,7 +109,8 @@ def main() -> None:
             out = options.results / (variant + "-fast" * options.quick) / patient.name
             made = segmented(patient, out, variant, ["--fast"] if options.quick else [])
             found.setdefault(variant, {})[patient.name] = row(patient, made)
-            print(variant, patient.name, found[variant][patient.name], flush=True)
+            shown = {k: v for k, v in found[variant][patient.name].items() if k != "shares"}
+            print(variant, patient.name, shown, flush=True)
     if not options.quick:
         finished = everything(options.results, patients)
         (RESULTS / "patients.md").write_text(page(finished.get("all", {})), encoding="utf-8")
@@ -144,6 +160,21 @@ def page(found: dict[str, dict]) -> str:
     for title, names in groups(found):
         means = [np.mean([found[n][c] for n in names]) for c in columns[:4]]
         lines.append(f"| **mean, {title}** | " + " | ".join(f"{m:.3g}" for m in means) + " |" * 8)
+    lines += [
+        "",
+        "## What a share of votes is worth",
+        "",
+        "Voxels by their share of the votes, neither 0 nor 1, and how many are tumor by the reference: core",
+        "of the patients that enhance, whole tumor of all. Where the model is right shares can be taken at",
+        "their word ([calibration](calibration.md)); on real images they cannot. They tell where a border is",
+        "in doubt, but neither how much, nor that it lies within the shell of voxels where samples differ:",
+        "borders that fade, references that draw them elsewhere, noise that is not the model's are no part",
+        "of what the samples vary.",
+        "",
+    ]
+    enhancing = [f["shares"]["core"] for n, f in found.items() if "shares" in f and n in ENHANCING]
+    whole = [f["shares"]["whole"] for f in found.values() if "shares" in f]
+    lines += table(pooled(enhancing), pooled(whole)) if enhancing else []
     return "\n".join(lines) + "\n"
 
 

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from fits import DECIDES, HEADS, fitted, scanned, unseen_tumors
 from head_cases import PROJECT, digest
+from honesty import honesty, pooled, table, worst_tenth
 from threadpoolctl import threadpool_limits
 
 from tumoar.config import Config, GemConfig, GibbsConfig
@@ -43,7 +44,6 @@ Mask = npt.NDArray[np.bool_]
 SCANS = ("T1c", "FLAIR", "T2")
 METHODS = ("algorithm 2", "mrf", "crbm")
 MAPS = {"core": ("core",), "whole": ("core", "edema")}
-BINS = 10
 SEED = 7
 BLURRED = """The simulated scanner blurs, and edema fades towards its border; the model knows neither. Shares
 of the whole tumor are then too low near its border and those of core too high: they tell where a border is
@@ -84,14 +84,6 @@ def sampled(case: Case, fit: Fit, model: Model, config: Config, burn_ins: Sequen
     return list(tallies.values())
 
 
-def honesty(share: np.ndarray, true: np.ndarray) -> list[list[float]]:
-    """Per tenth of the shares strictly between none and all: voxels, their mean share, how many are true."""
-    at = (share > 0) & (share < 1)
-    tenth = np.minimum((share[at] * BINS).astype(int), BINS - 1)
-    sums = [np.bincount(tenth, w, BINS).tolist() for w in (np.ones(at.sum()), share[at], true[at])]
-    return [list(column) for column in zip(*sums)]
-
-
 def results(one: Patient, model: Model, gibbs_config: GibbsConfig) -> Iterator[dict]:
     """One row per method."""
 
@@ -122,10 +114,9 @@ def rows(folder: Path, patients: int, config: GibbsConfig) -> Iterator[dict]:
         yield from json.loads(path.read_text(encoding="utf-8"))
 
 
-def pooled_honesty(found: list[dict], method: str, name: str) -> np.ndarray:
-    """(BINS, 3) over all patients: voxels, mean share, share that is true."""
-    total = np.sum([r["honesty"][name] for r in found if r["method"] == method], axis=0)
-    return np.column_stack([total[:, 0], total[:, 1:] / np.maximum(total[:, :1], 1)])
+def of_method(found: list[dict], method: str, name: str) -> np.ndarray:
+    """Honesty of a map over all patients."""
+    return pooled([r["honesty"][name] for r in found if r["method"] == method])
 
 
 def page(found: list[dict]) -> str:
@@ -141,14 +132,7 @@ def page(found: list[dict]) -> str:
     lines += ["| **mean** | " + " | ".join(cells) + " |", ""]
     lines += [BLURRED, ""]
     lines += ["Voxels by their share of the votes with the cRBMs, neither 0 nor 1; how many are tumor.", ""]
-    lines += [
-        "| share | core: voxels | mean share | true | whole: voxels | mean share | true |",
-        "|---" * 7 + "|",
-    ]
-    core, whole = (pooled_honesty(found, "crbm", m) for m in MAPS)
-    for k in range(BINS):
-        cells = [f"{v[k, 0]:.0f} | {v[k, 1]:.2f} | {v[k, 2]:.2f}" for v in (core, whole)]
-        lines.append(f"| {k / BINS:.1f} to {(k + 1) / BINS:.1f} | " + " | ".join(cells) + " |")
+    lines += table(*(of_method(found, "crbm", m) for m in MAPS))
     return "\n".join(lines) + "\n"
 
 
@@ -188,8 +172,7 @@ def main() -> None:
         of = [r for r in found if r["method"] == method]
         figures[method] = {k: round(float(np.mean([r[k] for r in of])), 4) for k in MAPS}
     for name in MAPS:
-        v = pooled_honesty(found, "crbm", name)
-        figures["crbm"][f"{name}_worst_tenth"] = round(float(np.abs(v[:, 1] - v[:, 2])[v[:, 0] > 0].max()), 3)
+        figures["crbm"][f"{name}_worst_tenth"] = worst_tenth(of_method(found, "crbm", name))
     if not is_quick:
         (PROJECT / "docs" / "results" / "samples.md").write_text(page(found), encoding="utf-8")
     print(json.dumps(figures))

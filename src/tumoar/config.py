@@ -74,8 +74,8 @@ class Config(Settings):
     level_y: float = Field(-0.5, allow_inf_nan=False)
     # The cRBMs where noise is independent from voxel to voxel; the more neighbors repeat each other, the more
     # they are as training gave them (decision 0010).
-    soft_z: Soft = Soft(strength=0.75, level=-0.2)
-    soft_y: Soft = Soft(strength=0.8, level=-0.05)
+    soft_z: Soft = Soft(strength=0.75, level=-0.1)
+    soft_y: Soft = Soft(strength=0.75, level=-0.25)
     beta_z: float = Field(0.6, ge=0)  # of the first-order Markov random field, if that is the prior
     beta_y: float = Field(0.6, ge=0)
 

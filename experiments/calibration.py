@@ -120,7 +120,7 @@ def drawn(p: npt.NDArray, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
 
 
 class Phantom(NamedTuple):
-    """π (X, Y, Z, K), D (N, X, Y, Z), the truth, θ, and z and y where they are known (-1 where not)."""
+    """π (X, Y, Z, K), D (N, X, Y, Z), truth, p(θ), θ, and z and y where they are known (-1 where not)."""
 
     pi: npt.NDArray
     D: npt.NDArray

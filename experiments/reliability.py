@@ -142,7 +142,8 @@ AFTER = """## What the rows leave open
 - R26: shares of 50 phantoms drawn from the model are off by at most 0.025 (core) and 0.011 (whole tumor),
   within the bar of 0.03. Their tumors are the model's within two voxels of the surfaces and known beyond,
   because whole ones take too long to draw; p(θ) is the one that drew them. With
-  tumors of patients, which no prior draws, 24 phantoms are off by up to 0.064 and 0.029; on real images shares are far too sure ([patients](patients.md)).
+  tumors of patients, which no prior draws, 24 phantoms are off by up to 0.064 and 0.029; on
+  real images shares are far too sure ([patients](patients.md)).
 - Known holes in dependencies: pip-audit could not reach its data from where this page was made.
 
 ## What was found and fixed on the way

@@ -5,7 +5,7 @@ python experiments/calibration.py [--quick] [--patients N] [--cache DIR]
 Phantoms are drawn from the model: labels voxel by voxel from the atlas, bent at random, given the tumor;
 intensities of T1c, FLAIR and T2 from one Gaussian per tissue with bias fields, weights and covariances from
 p(θ), which expects so much noise that tissues overlap, and knows it. Tumors of the first kind are not the
-model's: they are of patients that trained neither shape prior, each put into two places. Those of the second
+model's: they are all that trained neither shape prior, each put into two places. Those of the second
 are: within two voxels of the surfaces of such a tumor z and y are drawn from both priors together, and what
 lies farther from them is known.
 Algorithm 1 knows where the atlas lies, starts at the most probable labels of the simplified model, and draws
@@ -60,7 +60,7 @@ CONTRASTS = tuple(find_contrast(name) for name in ("T1c", "FLAIR", "T2"))
 NOISE = 0.27  # SD in logs of intensity: about the difference of white and gray matter
 BIAS = 0.03
 AROUND = {"unseen": 15, "drawn": 10}  # voxels
-PLACES = 2  # of a tumor that is not the model's
+PLACES, ALL = 2, (0.0, np.inf)  # of a tumor that is not the model's, and their sizes, cm³
 DRAWN, DRAWN_ML = 50, (8.0, 40.0)  # tumors that are the model's, cm³ where they start
 NEAR, FREE = 2, 150  # voxels from the surfaces where those start, and sweeps
 SWEEPS = GibbsConfig(burn_in=100)
@@ -168,11 +168,11 @@ def phantom(model: Model, number: int) -> Phantom:
 def tumors() -> list[str]:
     """Whose tumor a phantom has, or begins with: phantoms of the first kind, then those of the second."""
     small = unseen_tumors(DRAWN_ML)
-    return PLACES * unseen_tumors() + [small[i % len(small)] for i in range(DRAWN)]
+    return PLACES * unseen_tumors(ALL) + [small[i % len(small)] for i in range(DRAWN)]
 
 
 def kind(number: int) -> str:
-    return "unseen" if number < PLACES * len(unseen_tumors()) else "drawn"
+    return "unseen" if number < PLACES * len(unseen_tumors(ALL)) else "drawn"
 
 
 def far_from_surfaces(z: npt.NDArray, y: npt.NDArray) -> tuple[gibbs.Held, gibbs.Held]:
@@ -261,6 +261,7 @@ def rows(folder: Path, patients: int, sweeps: GibbsConfig) -> Iterator[dict]:
         yield json.loads(path.read_text(encoding="utf-8"))
 
 
+SIZES = {"core": (12.0, 35.0), "whole": (60.0, 110.0)}  # cm³: edges of three groups
 TITLES = {"unseen": "Tumors of patients that trained nothing", "drawn": "Tumors that the priors draw"}
 
 
@@ -279,8 +280,25 @@ def page(found: list[dict], figures: dict[str, float]) -> str:
         )
         lines += ["", "Voxels by their share of the votes, neither 0 nor 1; how many are tumor.", ""]
         lines += [*table(*(pooled([r["honesty"][m] for r in of]) for m in MAPS)), ""]
+        lines += by_size(of) if name == "unseen" else []
     lines += ["| figure | value |", "|---|---|", *(f"| {k} | {v} |" for k, v in figures.items())]
     return "\n".join(lines) + "\n"
+
+
+def by_size(found: list[dict]) -> list[str]:
+    """Lines of a page: shares between a fifth and four fifths, for tumors of three sizes."""
+    lines = ["Shares from 0.2 to 0.8 by the volume of what is outlined.", ""]
+    lines += ["| | cm³ | phantoms | voxels | mean share | true |", "|---|---|---|---|---|---|"]
+    for m, edges in SIZES.items():
+        for low, high in zip((0.0, *edges), (*edges, np.inf)):
+            of = [r["honesty"][m][2:8] for r in found if low <= r["cm3"][m] < high]
+            voxels, share, true = np.sum(of, axis=(0, 1)) if of else (0, 0, 0)
+            size = f"from {low:g}" if high == np.inf else f"{low:g} to {high:g}"
+            of_all = max(voxels, 1)
+            lines += [
+                f"| {m} | {size} | {len(of)} | {voxels:.0f} | {share / of_all:.3f} | {true / of_all:.3f} |"
+            ]
+    return [*lines, ""]
 
 
 def summary(found: list[dict]) -> dict[str, float]:

@@ -51,10 +51,15 @@ class GibbsConfig(Settings):
 
 
 class Soft(Settings):
-    """A cRBM with all its numbers times `strength`, and `level` nats added to its visible bias."""
+    """A cRBM with all its numbers times `strength`, and nats added to two kinds of biases.
+
+    `level` is added to the visible one, `surface` to those of hidden units that answer to a surface: the
+    lower, the more tension.
+    """
 
     strength: float = Field(gt=0, le=1)
     level: float = Field(allow_inf_nan=False)
+    surface: float = Field(0.0, allow_inf_nan=False)
 
 
 class Config(Settings):
@@ -74,8 +79,8 @@ class Config(Settings):
     level_y: float = Field(-0.5, allow_inf_nan=False)
     # The cRBMs where noise is independent from voxel to voxel; the more neighbors repeat each other, the more
     # they are as training gave them (decision 0010).
-    soft_z: Soft = Soft(strength=0.75, level=-0.1)
-    soft_y: Soft = Soft(strength=0.75, level=-0.25)
+    soft_z: Soft = Soft(strength=0.75, level=0.0, surface=-0.2)
+    soft_y: Soft = Soft(strength=0.8, level=0.15, surface=-0.25)
     beta_z: float = Field(0.6, ge=0)  # of the first-order Markov random field, if that is the prior
     beta_y: float = Field(0.6, ge=0)
 

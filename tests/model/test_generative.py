@@ -11,6 +11,7 @@ from tumoar.config import Config, Soft
 from tumoar.io.models import default_model
 from tumoar.model.generative import FULL, heard, with_prior
 from tumoar.model.shape.base import FlatPrior
+from tumoar.model.shape.crbm import surfaces
 from tumoar.model.shape.mrf import FirstOrderMRF
 
 
@@ -42,14 +43,14 @@ def test_a_level_is_a_number(level):
 
 
 def test_priors_are_as_trained_where_neighbors_repeat_each_other_and_softest_where_they_do_not():
-    model, config = default_model(), Config(soft_z=Soft(strength=0.8, level=-0.1))
+    model, config = default_model(), Config(soft_z=Soft(strength=0.8, level=-0.1, surface=-0.4))
     shapes = model.shape_z, model.shape_y
     for evidence in (0.4, FULL):
         assert heard(shapes, config, evidence)[0] is model.shape_z
         assert heard(shapes, config, evidence)[1] is model.shape_y
     half, whole = (heard(shapes, config, e)[0] for e in ((1 + FULL) / 2, 1.0))
     np.testing.assert_allclose(whole.w, 0.8 * model.shape_z.w, rtol=1e-6)
-    np.testing.assert_allclose(half.b, 0.9 * model.shape_z.b, rtol=1e-6)
+    np.testing.assert_allclose(half.b, 0.9 * model.shape_z.b - 0.2 * surfaces(model.shape_z), rtol=1e-6)
     assert half.a == pytest.approx(0.9 * model.shape_z.a - 0.05)
     assert heard(shapes, config, 1.0)[1].a == pytest.approx(
         config.soft_y.strength * model.shape_y.a + config.soft_y.level

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tumoar.model.shape.base import FlatPrior, of_color
-from tumoar.model.shape.crbm import CRBM, softened, sparse
+from tumoar.model.shape.crbm import CRBM, softened, sparse, surfaces
 
 SHAPE = (2, 2, 4)  # with filters of 2x2x2 voxels (one free tap): 3 hidden units per group, 16 voxels
 
@@ -59,11 +59,34 @@ def test_visible_input_is_the_log_odds_of_each_voxel():
 
 def test_softened_has_its_energy_times_the_strength_and_its_level_per_voxel():
     model = tiny()
-    soft = softened(model, 0.8, -0.2)
+    soft = softened(model, 0.8, -0.2, 0)
     h = np.random.default_rng(3).random((2, 1, 1, 3)) < 0.5
     for v in some_maps():
         assert soft.energy(v, h) == pytest.approx(0.8 * model.energy(v, h) + 0.2 * v.sum(), abs=1e-6)
-    assert softened(model, 1, 0) is model
+    assert softened(model, 1, 0, 0) is model
+
+
+def test_of_filters_of_all_kinds_only_surfaces_get_their_bias():
+    ramp = np.arange(3.0) - 1
+    kinds = np.zeros((4, 3, 3, 3))
+    kinds[0], kinds[1], kinds[2, 1, 1, 1] = ramp[:, None, None], ramp + 0.1, 1
+    kinds[3] = -kinds[0]
+    model = CRBM(kinds, np.full(4, -2.0), 0.3)
+    assert surfaces(model).tolist() == [True, False, False, True]
+    np.testing.assert_allclose(softened(model, 0.5, 0, -0.3).b, [-1.3, -1, -1, -1.3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("surface", [-0.5, 0.5])
+def test_the_lower_their_bias_the_more_a_surface_costs(surface):
+    """In free energy, half full against empty; the balance of full and empty is as before."""
+    ahead = np.zeros((4, 4, 4)) + (np.arange(4.0) - 1.5)[:, None, None]
+    model = CRBM(np.stack([ahead, -ahead]), [-3, -3], 0.0)
+    other = softened(model, 1, 0, surface)
+    empty, full, half = (np.zeros((24, 12, 12), bool) for _ in range(3))
+    full[:], half[:12] = True, True
+    cost = [m.free_energy(half) - m.free_energy(empty) for m in (model, other)]
+    assert (cost[1] > cost[0]) == (surface < 0)
+    assert other.free_energy(full) == pytest.approx(other.free_energy(empty), abs=1e-6)
 
 
 def test_forward_and_backward_are_adjoint():

@@ -63,4 +63,4 @@ def heard(
 def _softened(prior: ShapePrior, soft: Soft, share: float) -> ShapePrior:
     if not isinstance(prior, CRBM):
         return prior
-    return softened(prior, 1 - share * (1 - soft.strength), share * soft.level)
+    return softened(prior, 1 - share * (1 - soft.strength), share * soft.level, share * soft.surface)

@@ -131,8 +131,14 @@ def sparse(model: CRBM) -> CRBM:
     return CRBM(model.w * sign[:, None, None, None], model.b * sign, model.a + shift)
 
 
-def softened(model: CRBM, strength: float, level: float) -> CRBM:
-    """All numbers of the model times `strength`, and `level` nats added to its visible bias."""
-    if (strength, level) == (1, 0):
+def surfaces(model: CRBM) -> BoolArray:
+    """(M,) filters that are odd: blind to inside and outside alike, they answer to what lies between."""
+    return np.asarray((model.w == -model.w[:, ::-1, ::-1, ::-1]).all((1, 2, 3)))
+
+
+def softened(model: CRBM, strength: float, level: float, surface: float) -> CRBM:
+    """All numbers of the model times `strength`, and nats added to the biases of voxels and of `surfaces`."""
+    if (strength, level, surface) == (1, 0, 0):
         return model
-    return CRBM(model.w * np.float32(strength), model.b * np.float32(strength), model.a * strength + level)
+    b = model.b * strength + surface * surfaces(model)
+    return CRBM(model.w * np.float32(strength), b, model.a * strength + level)

@@ -10,7 +10,9 @@ are: within two voxels of the surfaces of such a tumor z and y are drawn from bo
 lies farther from them is known.
 Algorithm 1 knows where the atlas lies, starts at the most probable labels of the simplified model, and draws
 everything else, in a box around the tumor: 100 + 50 sweeps, the priors as they are used where noise is
-independent. A share of votes is honest if, of the voxels with that share, that many are tumor. One thread.
+independent. A share of votes is honest if, of the voxels with that share, that many are tumor. In the first
+place of each tumor Algorithm 1 also runs with the first-order Markov random field, from the same start.
+One thread.
 Finished rows are kept in DIR under a key of the code and data that made them.
 
 Prints, as its last line, one JSON object; the full run writes docs/results/calibration.md.
@@ -40,7 +42,7 @@ from tumoar.contrasts import find_contrast
 from tumoar.evaluate import dice
 from tumoar.image import Grid
 from tumoar.inference import gibbs
-from tumoar.inference.tally import Tally
+from tumoar.inference.tally import Tally, Votes
 from tumoar.io.models import default_model
 from tumoar.labels import LabelTable
 from tumoar.model import joint
@@ -51,7 +53,7 @@ from tumoar.model.generative import Model, heard, with_prior
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import ThetaPrior, expected_voxels, theta_prior
 from tumoar.numerics.distributions import Dirichlet, InverseWishart
-from tumoar.numerics.voxels import UNUSED, WITH_DATA
+from tumoar.numerics.voxels import WITH_DATA
 from tumoar.simulate import draw_place
 from tumoar.simulate.head import bend
 from tumoar.simulate.tissue import default_tissues
@@ -213,32 +215,58 @@ def normalized(pi: npt.NDArray) -> npt.NDArray:
 
 def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
     """Dice and honesty of one phantom's votes."""
-    labels = model.labels
-    pi, D, truth, prior, theta, held = phantom(model, number)
-    use = np.full(truth.l.shape, WITH_DATA, np.uint8)
-    volume = joint.volume(D, use)
-    flat = joint.compile_groups(labels, flat=joint.Flat(GemConfig().w, GemConfig().u))
-    first = joint.most_probable(volume, pi, flat, theta)
-    region = (use != UNUSED) & (pi[..., labels.in_brain].sum(-1) > 0)
-    own = joint.packed(volume, pi)
-    known = held or (None, None)
-    pace = (sweeps.full_every, sweeps.rest_every, sweeps.burn_in)
-    shapes = model.shape_z, model.shape_y
-    chain = gibbs.Chain(labels, volume, own, prior, *shapes, region, number, *known, *pace)
-    tally = Tally(labels, use)
-    for state, info in gibbs.sweeps(chain, gibbs.start(chain, theta, first), sweeps):
-        if info.sweep > sweeps.burn_in:
-            tally.add(state.labels)
-    votes, true = tally.vote(), {"core": truth.y == 1, "whole": truth.z == 1}
-    found = {"core": votes.y == 1, "whole": votes.z == 1}
+    p = phantom(model, number)
+    true = maps(p.truth)
+    tally = votes(model, p, number, sweeps)
     return {
         "patient": tumors()[number],
         "kind": kind(number),
-        "voxels": int(use.size),
+        "voxels": int(p.truth.l.size),
         "cm3": {m: round(true[m].sum() / 1000, 1) for m in MAPS},
-        **{m: round(dice(found[m], true[m]), 4) for m in MAPS},
+        **scores(tally.vote(), p.truth),
         "honesty": {m: honesty(tally.fraction(tumor=parts), true[m]) for m, parts in MAPS.items()},
+        "others": others(model, p, number, sweeps) if number < len(unseen_tumors(ALL)) else {},
     }
+
+
+def others(model: Model, p: Phantom, number: int, sweeps: GibbsConfig) -> dict[str, dict[str, float]]:
+    """Dice of where Algorithm 1 starts, and of its votes with the first-order Markov random field."""
+    mrf = votes(with_prior(model, Config(prior="mrf")), p, number, sweeps)
+    return {"start": scores(first_labels(model, p), p.truth), "mrf": scores(mrf.vote(), p.truth)}
+
+
+def maps(labels: joint.Labels | Votes) -> dict[str, npt.NDArray[np.bool_]]:
+    return {"core": labels.y == 1, "whole": labels.z == 1}
+
+
+def scores(found: joint.Labels | Votes, truth: joint.Labels) -> dict[str, float]:
+    return {m: round(dice(maps(found)[m], maps(truth)[m]), 4) for m in MAPS}
+
+
+def first_labels(model: Model, p: Phantom) -> joint.Labels:
+    """The most probable labels of the simplified model."""
+    flat = joint.compile_groups(model.labels, flat=joint.Flat(GemConfig().w, GemConfig().u))
+    return joint.most_probable(joint.volume(p.D, everywhere(p)), p.pi, flat, p.theta)
+
+
+def everywhere(p: Phantom) -> npt.NDArray[np.uint8]:
+    return np.full(p.truth.l.shape, WITH_DATA, np.uint8)
+
+
+def votes(model: Model, p: Phantom, number: int, sweeps: GibbsConfig) -> Tally:
+    """Algorithm 1 with the shape priors of the model."""
+    volume = joint.volume(p.D, everywhere(p))
+    region = p.pi[..., model.labels.in_brain].sum(-1) > 0
+    own = joint.packed(volume, p.pi)
+    known = p.held or (None, None)
+    pace = (sweeps.full_every, sweeps.rest_every, sweeps.burn_in)
+    shapes = model.shape_z, model.shape_y
+    chain = gibbs.Chain(model.labels, volume, own, p.prior, *shapes, region, number, *known, *pace)
+    tally = Tally(model.labels, everywhere(p))
+    for state, info in gibbs.sweeps(chain, gibbs.start(chain, p.theta, first_labels(model, p)), sweeps):
+        if info.sweep > sweeps.burn_in:
+            tally.add(state.labels)
+    return tally
 
 
 def used() -> Model:
@@ -262,6 +290,7 @@ def rows(folder: Path, patients: int, sweeps: GibbsConfig) -> Iterator[dict]:
 
 
 SIZES = {"core": (12.0, 35.0), "whole": (60.0, 110.0)}  # cm³: edges of three groups
+RIVALS = {"start": "start", "mrf": "Markov random field", "crbm": "cRBM"}
 TITLES = {"unseen": "Tumors of patients that trained nothing", "drawn": "Tumors that the priors draw"}
 
 
@@ -280,9 +309,20 @@ def page(found: list[dict], figures: dict[str, float]) -> str:
         )
         lines += ["", "Voxels by their share of the votes, neither 0 nor 1; how many are tumor.", ""]
         lines += [*table(*(pooled([r["honesty"][m] for r in of]) for m in MAPS)), ""]
-        lines += by_size(of) if name == "unseen" else []
+        lines += [*by_size(of), *against(of)] if name == "unseen" else []
     lines += ["| figure | value |", "|---|---|", *(f"| {k} | {v} |" for k, v in figures.items())]
     return "\n".join(lines) + "\n"
+
+
+def against(found: list[dict]) -> list[str]:
+    """Lines of a page: Dice of the start, and of Algorithm 1 with either prior."""
+    of = [r for r in found if r["others"]]
+    lines = [f"Dice in the first place of each tumor, {len(of)} phantoms: mean, and least.", ""]
+    lines += ["| | core | whole |", "|---|---|---|"]
+    for name, title in RIVALS.items():
+        values = [[(r["others"].get(name) or r)[m] for r in of] for m in MAPS]
+        lines += [f"| {title} | " + " | ".join(f"{np.mean(v):.4f}, {min(v):.4f}" for v in values) + " |"]
+    return [*lines, ""]
 
 
 def by_size(found: list[dict]) -> list[str]:

@@ -1,14 +1,94 @@
-"""Files written whole or not at all: beside their place, synced, and moved there in one step."""
+"""Files opened through one door, and written whole or not at all.
+
+Whatever a user names is opened by `opened`: a regular file of bounded size, never a pipe, a device or a
+folder. Whatever is written stands beside its place first, is synced, and is moved there in one step.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
+import tomllib
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from tumoar.errors import IntegrityError, not_written
+from tumoar.errors import IntegrityError, ResourceError, UnreadableFileError, UsageError, not_written
+
+MOST_TEXT = 16 * 1024**2  # bytes of a table, a list or settings
+COPY_AGAIN = "copy the file again"
+
+
+@contextmanager
+def opened(path: str | Path, what: str, most: int) -> Iterator[BinaryIO]:
+    """A regular file of at most `most` bytes, open for reading; `what` names it ("the dose") in a refusal."""
+    name = str(path)
+    if "\0" in name:
+        raise _unreadable(what, name.replace("\0", "?"), "not a file name")
+    try:
+        # A pipe without a writer would be waited for; O_NONBLOCK changes nothing for a regular file.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(what, name, _reason(error)) from error
+    state = os.fstat(handle)
+    if not stat.S_ISREG(state.st_mode):
+        os.close(handle)
+        is_folder = stat.S_ISDIR(state.st_mode)
+        raise _unreadable(what, name, "is a directory" if is_folder else "not a regular file")
+    with os.fdopen(handle, "rb") as file:
+        if state.st_size == 0:
+            raise UnreadableFileError("B2", "empty file", file=name, found="0 bytes", do=COPY_AGAIN)
+        if state.st_size > most:
+            found = f"{state.st_size} bytes, at most {most}"
+            raise ResourceError("B6", f"{what} is too large", file=name, found=found, do="check the name")
+        try:
+            yield file
+        except OSError as error:
+            raise _unreadable(what, name, _reason(error)) from error
+
+
+def read_bytes(path: str | Path, what: str, most: int) -> bytes:
+    """All of a regular file of at most `most` bytes."""
+    with opened(path, what, most) as file:
+        content = file.read(most + 1)
+    if len(content) > most:  # it has grown meanwhile
+        raise ResourceError("B6", f"{what} is too large", file=path, found=f"more than {most} bytes")
+    return content
+
+
+def read_text(path: str | Path, what: str, most: int = MOST_TEXT) -> str:
+    """All of a text file in UTF-8, with or without a byte order mark."""
+    try:
+        return read_bytes(path, what, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = f"byte {error.start} is not UTF-8"
+        raise UnreadableFileError(
+            "B7", f"{what} is not text in UTF-8", file=path, found=found, do="save it as UTF-8"
+        ) from error
+
+
+def read_toml(path: str | Path, what: str) -> dict[str, Any]:
+    """A TOML file as a table; what is not valid TOML, or nested beyond reason, is refused."""
+    text = read_text(path, what)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError("B55", f"{what} is not valid TOML", file=path, found=error) from error
+    except (RecursionError, ValueError) as error:  # ValueError: dates and numbers beyond what Python holds
+        raise UsageError("B55", f"{what} is not usable TOML", file=path, do="write it plainer") from error
+
+
+def _unreadable(what: str, name: str, reason: str) -> UnreadableFileError:
+    return UnreadableFileError(
+        "B1", f"cannot read {what}: {reason}", file=name, do="check the name and the folder"
+    )
+
+
+def _reason(error: OSError) -> str:
+    reasons = {FileNotFoundError: "no such file", PermissionError: "no permission"}
+    return reasons.get(type(error), "the disk or the name does not allow it")
 
 
 @contextmanager

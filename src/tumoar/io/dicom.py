@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from tumoar.io.dicom_file import (
     refusing,
     vector,
 )
-from tumoar.io.identity import Person, person_of
+from tumoar.io.identity import Person, merged, person_of, same_person
 from tumoar.io.nifti import MAX_BYTES
 from tumoar.io.rois import STUDY
 
@@ -142,11 +143,11 @@ def _series(members: Sequence[tuple[Path, Dataset]]) -> Series:
         is_mosaic = "MOSAIC" in [str(v).upper() for v in first.get("ImageType") or []]
     if len(frames) > 1:
         raise GeometryError("B33", "slices of one series have different frames of reference", file=path.name)
-    if len(people) > 1:
+    if not all(same_person(one, other) for one, other in combinations(people, 2)):
         raise GeometryError("B34", "slices of one series are from different patients", file=path.name)
     modality = CLASSES[str(first.SOPClassUID)]
     return Series(
-        modality, slices, frames.pop() or None, guess, is_mosaic, order, people.pop(), dict(members)
+        modality, slices, frames.pop() or None, guess, is_mosaic, order, merged(people), dict(members)
     )
 
 

@@ -49,7 +49,8 @@ def check_image(image: Image, name: str, kind: Kind, brain: Mask | None = None) 
     """Everything that one image must pass to serve as contrast `name`, or as a label map."""
     try:
         check_size(image.grid, name)
-        return note_thickness(image.grid) + _check_values(image.data, name, kind, brain)
+        noticed = [Note(id, text) for id, text in image.notes]
+        return noticed + note_thickness(image.grid) + _check_values(image.data, name, kind, brain)
     except ChannelError as refusal:
         raise ChannelError(
             refusal.id, refusal.what, file=image.source or None, found=refusal.found, do=refusal.do

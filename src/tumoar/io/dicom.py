@@ -30,6 +30,7 @@ from tumoar.image import Grid, Image
 from tumoar.io.dicom_contrast import Guess, guess_contrast
 from tumoar.io.dicom_file import (
     MOST_BYTES,
+    PIXEL_SPACING,
     affine_of,
     count,
     directions,
@@ -320,7 +321,7 @@ def _thickness(header: Dataset) -> float:
         thickness = number(header, "SliceThickness", "") or 1.0
     except TumoarError:
         return 1.0
-    if thickness < 0:
+    if not PIXEL_SPACING[0] <= thickness <= PIXEL_SPACING[1]:
         raise GeometryError("B13", "voxel size not usable", found=f"{thickness:g} mm thick")
     return thickness
 

@@ -33,7 +33,7 @@ from tumoar.io.nifti_header import (
 )
 
 MAX_VOXELS = 2**28  # 1024 x 1024 x 256, a head in voxels of 0.35 mm; at 1 mm it has 10 million
-MAX_BYTES = 2 * 1024**3  # of one image in memory, as it is stored and as it is scaled
+MAX_BYTES = 3 * 2**29  # of one image in memory, as it is stored and as it is scaled
 MOST_FILE = MAX_BYTES + 2**28  # of a file: what does not compress grows a little
 MOST_EXTENSIONS = 2**26  # bytes between header and voxels
 CHUNK = 1024**2

@@ -85,7 +85,9 @@ class LabelTable:
     organs: tuple[Organ, ...]
 
     def __post_init__(self) -> None:
-        for row in (*self.structures, *self.gmms, *self.tumor, *self.organs):
+        every: tuple[Structure | Gmm | TumorClass | Organ, ...]
+        every = (*self.structures, *self.gmms, *self.tumor, *self.organs)
+        for row in every:
             _require_kinds(row)
         for kind, rows in (("structure", self.structures), ("gmm", self.gmms), ("organ", self.organs)):
             _require_unique(kind, "name", [row.name for row in rows])
@@ -298,7 +300,8 @@ def _require_kinds(row: Structure | Gmm | TumorClass | Organ) -> None:
         _require(all(isinstance(part, str) for part in parts), f"organ '{name}' is not made of names")
     else:
         _require(
-            type(row.index) is int and 0 <= row.index <= 255, f"'{name}' has index {row.index!r}, not 0 to 255"
+            type(row.index) is int and 0 <= row.index <= 255,
+            f"'{name}' has index {row.index!r}, not 0 to 255",
         )
         is_color = isinstance(row.color, str) and re.fullmatch("#[0-9a-f]{6}", row.color)
         _require(bool(is_color), f"'{name}' has color {row.color!r}")

@@ -8,8 +8,8 @@ from fuzzing import harmless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydicom import Dataset, dcmread
-from pydicom.dataelem import DataElement
 from pydicom.datadict import dictionary_VR, tag_for_keyword
+from pydicom.dataelem import DataElement
 from pydicom.sequence import Sequence
 from rt_files import enhanced, save, write_series
 
@@ -24,14 +24,22 @@ VALUES = np.random.default_rng(0).integers(0, 900, GRID.shape).astype(float)
 
 # What other programs, other units and hostile hands write where a number should be.
 DECIMALS = [
-    "", "0", "-1", "1", "1e-9", "1E9", "1e300", "-1e300", "1e-320", "nan", "inf", "-inf", "1,5", "0x10", " 2 ",
-    "2\\3", "1\\2\\3", "\\", "1e", "--1", "99999999999999999", "1.5", "x",
+    "", "0", "-1", "1", "1e-9", "1E9", "1e300", "-1e300", "1e-320", "nan", "inf", "-inf", "1,5", "0x10",
+    " 2 ", "2\\3", "1\\2\\3", "\\", "1e", "--1", "99999999999999999", "1.5", "x",
 ]  # fmt: skip
 INTEGERS = [0, 1, 2, 7, 8, 16, 64, 255, 4096, 65535]
 TEXTS = ["", "x", "\\", "MONOCHROME1", "RGB", "1.2.3", "../x", "é", "\x1b$B", "=^=^"]
 GEOMETRY = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness",
             "RescaleSlope", "RescaleIntercept")  # fmt: skip
-SIZES = ("Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "SamplesPerPixel")
+SIZES = (
+    "Rows",
+    "Columns",
+    "BitsAllocated",
+    "BitsStored",
+    "HighBit",
+    "PixelRepresentation",
+    "SamplesPerPixel",
+)
 OTHERS = ("NumberOfFrames", "SeriesNumber", "InstanceNumber", "ImagesInAcquisition", "EchoTime", "ImageType",
           "PhotometricInterpretation", "SeriesInstanceUID", "SOPClassUID",
           "FrameOfReferenceUID", "PatientID", "PatientName", "PatientBirthDate", "SeriesDescription",
@@ -53,8 +61,8 @@ def edits(draw, keywords):
         elif how == "other kind":
             changes[keyword] = draw(
                 st.sampled_from([
-                    ("raw", "LO", b"text"), ("raw", "FD", np.float64(1e-9).tobytes()), ("raw", "US", b"\xff\xff"),
-                    ("raw", "UN", b"\0\1\2\3"), ("raw", "OB", bytes(6)), ("raw", "SS", b"\xff\xff"),
+                    ("raw", "LO", b"text"), ("raw", "FD", np.float64(1e-9).tobytes()),
+                    ("raw", "US", b"\xff\xff"), ("raw", "UN", b"\0\1\2\3"), ("raw", "OB", bytes(6)), ("raw", "SS", b"\xff\xff"),
                     ("raw", "DS", b"1e-9\\1e-9 "), ("raw", "IS", b"99999999999999999999"),
                 ])
             )  # fmt: skip

@@ -74,7 +74,9 @@ def series_bomb(folder, make):
 def run_lengths(data):
     data.file_meta.TransferSyntaxUID = RLELossless
     segment = b"\x81\0" * (8 * MEGABYTE)  # 128 bytes of two
-    offsets = (2).to_bytes(4, "little") + (64).to_bytes(4, "little") + (64 + len(segment)).to_bytes(4, "little")
+    offsets = (
+        (2).to_bytes(4, "little") + (64).to_bytes(4, "little") + (64 + len(segment)).to_bytes(4, "little")
+    )
     data.PixelData = encapsulate([offsets.ljust(64, b"\0") + segment * 2])
     data["PixelData"].VR, data["PixelData"].is_undefined_length = "OB", True
 
@@ -124,7 +126,9 @@ def test_hostile_files_take_little_memory(tmp_path):
 
 def test_an_image_of_the_largest_size_is_read(tmp_path):
     """The bound is beyond what scanners make, and reading takes what the bound says and no more."""
-    image_bomb(tmp_path / "a.nii.gz", (512, 512, 256), "i2", affine=np.diag([0.5, 0.5, 1.0, 1.0]), scl_slope=0.5)
+    image_bomb(
+        tmp_path / "a.nii.gz", (512, 512, 256), "i2", affine=np.diag([0.5, 0.5, 1.0, 1.0]), scl_slope=0.5
+    )
     done = subprocess.run(
         [sys.executable, "-c", CODE, tmp_path / "a.nii.gz"], capture_output=True, text=True, check=True
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tumoar.cli.model import model as cli
-from tumoar.errors import ModelFileError, TumoarError
+from tumoar.errors import ModelFileError
 from tumoar.image import Grid
 from tumoar.io import store
 from tumoar.io.models import default_model, load_model, model_of, require_working
@@ -181,7 +181,29 @@ def test_info_prints_no_escape_signs(tmp_path):
 # ---- fuzz --------------------------------------------------------------------------------------------------
 
 NUMBERS = st.sampled_from(
-    [0, -1, 1, 2, 255, 256, 0.5, 1e-300, 1e-9, 0.05, 1e3, 1e30, 1e300, -1e30, True, False, None, "x", "", [], {}]
+    [
+        0,
+        -1,
+        1,
+        2,
+        255,
+        256,
+        0.5,
+        1e-300,
+        1e-9,
+        0.05,
+        1e3,
+        1e30,
+        1e300,
+        -1e30,
+        True,
+        False,
+        None,
+        "x",
+        "",
+        [],
+        {},
+    ]
 )
 FACTORS = st.sampled_from([0.0, -1.0, 1e-30, 1e-3, 0.5, 0.99, 1.0, 1.001, 1.5, 10.0, 1e3, 1e30])
 ARRAYS = [("atlas", k) for k in ("nodes", "tetrahedra", "alpha_node", "alpha_label", "alpha_value")]
@@ -207,14 +229,18 @@ def models(draw):
                     new = np.float64(array.flat[at]) * draw(FACTORS) + draw(st.sampled_from([0, 1, -1, 100]))
                     array.flat[at] = new.astype(array.dtype)
             else:
-                array = draw(st.sampled_from([array[:-1], array[:0], array.T, array.reshape(-1), array[None]]))
+                array = draw(
+                    st.sampled_from([array[:-1], array[:0], array.T, array.reshape(-1), array[None]])
+                )
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 array = np.zeros_like(array)
             sections[name] = arrays(sections[name], **{key: np.ascontiguousarray(array)})
         elif what == "card":
             name, key = draw(
-                st.sampled_from([("atlas", "stiffness"), ("atlas", "labels"), ("shape_z", "a"), ("shape_y", "tied"),
-                                 ("atlas", "provenance"), ("shape_z", "provenance")])
+                st.sampled_from([
+                    ("atlas", "stiffness"), ("atlas", "labels"), ("atlas", "provenance"),
+                    ("shape_z", "a"), ("shape_z", "provenance"), ("shape_y", "tied"),
+                ])
             )  # fmt: skip
             sections[name] = card(sections[name], **{key: draw(NUMBERS)})
         elif what == "row":
@@ -235,9 +261,7 @@ def test_an_accepted_model_can_be_used(sections):
     try:
         lacking = require_working(sections, "model.npz")
         found = model_of(sections, {}, ["model.npz"])
-    except TumoarError as refusal:
-        assert refusal.exit_code == 6
-        assert len(str(refusal)) < 600
+    except ModelFileError:
         return
     assert lacking == []
     atlas = found.atlas

@@ -150,7 +150,19 @@ def test_damaged_tables_are_refused(folder):
 
 
 # A line of a mesh in the place of another.
-LINES = ["", "0", "1 2 3", "x", "nan nan nan nan", "1e999 0 0 0", "9" * 5000, "true", "a " * 9000, "\0", "K: nan"]
+LINES = [
+    "",
+    "0",
+    "1 2 3",
+    "x",
+    "nan nan nan nan",
+    "1e999 0 0 0",
+    "9" * 5000,
+    "true",
+    "a " * 9000,
+    "\0",
+    "K: nan",
+]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -185,7 +197,8 @@ def test_other_tables_are_refused(folder, name, text):
 
 
 @pytest.mark.parametrize(
-    "name", ["atlas_level2.txt.gz", "compressionLookupTable.txt", "sharedGMMParameters.txt", "template.nii.gz"]
+    "name",
+    ["atlas_level2.txt.gz", "compressionLookupTable.txt", "sharedGMMParameters.txt", "template.nii.gz"],
 )
 @pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
 def test_what_is_no_file_is_refused_at_once(folder, name, kind):

@@ -53,7 +53,7 @@ def atlas(
     label_maps: Annotated[list[Path], typer.Argument(help="Prepared label maps.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model file to write.")],
     labels: Annotated[Path | None, typer.Option(help="Table of structures (TOML).")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the mesh and of the order of collapses.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the mesh and of the order of collapses.")] = 0,
     checkpoint: Annotated[
         Path | None, typer.Option(help="File for checkpoints; a run found there is resumed.")
     ] = None,

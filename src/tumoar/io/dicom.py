@@ -29,6 +29,7 @@ from tumoar.errors import (
 from tumoar.image import Grid, Image
 from tumoar.io.dicom_contrast import Guess, guess_contrast
 from tumoar.io.dicom_file import (
+    CHUNK,
     MOST_BYTES,
     PIXEL_SPACING,
     affine_of,
@@ -379,8 +380,11 @@ def digest_of(series: Series) -> str:
     """SHA-256 over the files of a series, whatever their names."""
     digests = []
     for path in {s.path for s in series.slices}:
+        digest = hashlib.sha256()
         with opened(path, "the DICOM file", MOST_BYTES) as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+        digests.append(digest.hexdigest())
     return _joined(digests)
 
 

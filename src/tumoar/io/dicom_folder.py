@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from pydicom import Dataset
@@ -164,7 +165,7 @@ def gaps_in(headers: Sequence[Dataset]) -> tuple[tuple[str, str], ...]:
     if claimed is not None and count < claimed <= MOST_FILES and count > 1:
         return (("B45", f"{count} slices here, but its acquisition counts {claimed}: is the series whole?"),)
     numbers = sorted({n for h in headers if (n := _whole(h, "InstanceNumber")) is not None})
-    if len(numbers) < count or count < 3 or min(b - a for a, b in zip(numbers, numbers[1:])) > 1:
+    if len(numbers) < count or count < 3 or min(b - a for a, b in pairwise(numbers)) > 1:
         return ()
     lacking = numbers[-1] + (numbers[0] == 0) - count
     if 0 < lacking <= count:  # more, and they do not count from one

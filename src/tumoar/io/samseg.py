@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -225,10 +225,10 @@ def _text(path: Path, most: int = _MAX_TABLE) -> str:
     try:
         with opened(path, "the file", most) as file:
             is_compressed = file.peek(2)[:2] == b"\x1f\x8b"  # type: ignore[attr-defined]
-            stream = gzip.GzipFile(fileobj=file) if is_compressed else file
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_compressed else file
             content = b"".join(_chunks(stream, most))
     except TumoarError as refusal:
-        raise _unusable(path, f"cannot read it: {refusal.what}") from refusal
+        raise _unusable(path, refusal.what) from refusal
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise _unusable(path, "cannot read it: gzip stream damaged") from error
     if len(content) > most:

@@ -62,7 +62,8 @@ def edits(draw, keywords):
             changes[keyword] = draw(
                 st.sampled_from([
                     ("raw", "LO", b"text"), ("raw", "FD", np.float64(1e-9).tobytes()),
-                    ("raw", "US", b"\xff\xff"), ("raw", "UN", b"\0\1\2\3"), ("raw", "OB", bytes(6)), ("raw", "SS", b"\xff\xff"),
+                    ("raw", "US", b"\xff\xff"), ("raw", "UN", b"\0\1\2\3"), ("raw", "OB", bytes(6)),
+                    ("raw", "SS", b"\xff\xff"),
                     ("raw", "DS", b"1e-9\\1e-9 "), ("raw", "IS", b"99999999999999999999"),
                 ])
             )  # fmt: skip
@@ -224,6 +225,7 @@ ODD = {
     "Columns 0": ({"Columns": 0}, UnreadableFileError, "B48"),
     "BitsAllocated 0": ({"BitsAllocated": 0}, UnreadableFileError, "B48"),
     "intercept 1e300": ({"RescaleIntercept": b"1e300 "}, UnreadableFileError, "B21"),
+    "slope 0": ({"RescaleSlope": b"0 "}, UnreadableFileError, "B21"),
     "slope 1e38": ({"RescaleSlope": b"1e38"}, UnreadableFileError, "B21"),
 }
 
@@ -266,6 +268,14 @@ def test_character_sets_that_are_odd(tmp_path, characters, name):
         path.write_bytes(whole[:start] + element + whole[start:])
     image = harmless(lambda: read_image(tmp_path))
     assert image is None or np.array_equal(image.data, VALUES)
+
+
+@pytest.mark.parametrize("kind", [b"PALETTE COLOR ", b"RGB ", b"YBR_FULL"])
+def test_numbers_of_colors_are_no_intensities(tmp_path, kind):
+    for path in write_series(tmp_path, VALUES, GRID):
+        write_raw(dcmread(path), path, {"PhotometricInterpretation": ("raw", "CS", kind)})
+    with pytest.raises(UnreadableFileError, match="E3-B48 not a gray image"):
+        read_image(tmp_path)
 
 
 @pytest.mark.parametrize("thickness", ["1e-9", "1e9", "-5", "1e300"])

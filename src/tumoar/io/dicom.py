@@ -197,7 +197,7 @@ def _slice(
     has_scale = "RescaleSlope" in scale
     slope = number(scale, "RescaleSlope", path.name) if has_scale else 1.0
     intercept = number(scale, "RescaleIntercept", path.name) if has_scale else 0.0
-    if max(abs(slope), abs(intercept)) > MOST_SCALE:
+    if slope == 0 or max(abs(slope), abs(intercept)) > MOST_SCALE:
         found = f"slope {slope:g}, intercept {intercept:g}"
         raise UnreadableFileError("B21", "scaling invalid", file=path.name, found=found, do=COPY_AGAIN)
     return Slice(

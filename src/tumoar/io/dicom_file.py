@@ -106,7 +106,8 @@ def pixels_of(data: Dataset, name: str) -> npt.NDArray[Any]:
     syntax = data.file_meta.get("TransferSyntaxUID") if hasattr(data, "file_meta") else None
     if "PixelData" not in data:
         raise UnreadableFileError("B48", "no pixel data", file=name, do=COPY_AGAIN)
-    if data.get("SamplesPerPixel", 1) != 1:
+    kind = str(data.get("PhotometricInterpretation") or "MONOCHROME2")
+    if data.get("SamplesPerPixel", 1) != 1 or not kind.startswith("MONOCHROME"):
         raise UnreadableFileError("B48", "not a gray image", file=name)
     claimed = [
         float(data.get(keyword) or 1) for keyword in ("Rows", "Columns", "NumberOfFrames", "BitsAllocated")

@@ -8,8 +8,8 @@ are empty. IDs are compared to the last character.
 
 A result must be recognized as a patient's when contours are drawn on another series, and must not say who it
 is. Its manifest therefore holds digests by scrypt, salted with the key of the run: of the patient's ID, and
-of each group of the name together with the birth date. Nobody can read a name from them; whoever has a list of patients can try
-them one after another, so that a manifest is pseudonymous, not anonymous.
+of each group of the name together with the birth date. Nobody can read a name from them; whoever has a list
+of patients can try them one after another, so that a manifest is pseudonymous, not anonymous.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def heads(number):
 
 PERSON = {"PatientID": "A1", "PatientName": "Doe^Jane", "PatientBirthDate": "19500101", "PatientSex": "F"}
 OTHERS = {"PatientID": "B2", "PatientName": "Doe^Joan", "PatientBirthDate": "19500102", "PatientSex": "M"}
-SAME = {"PatientID": "a-1", "PatientName": "DOE^JANE", "PatientBirthDate": "", "PatientSex": "f"}
+SAME = {"PatientID": "A1 ", "PatientName": "DOE^JANE^^", "PatientBirthDate": "", "PatientSex": "f"}
 
 
 def people(folder, changes):

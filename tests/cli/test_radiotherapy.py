@@ -156,7 +156,7 @@ def test_another_patient_is_refused(folder, capfd, tmp_path):
     key = manifest["key"]
     manifest["patient"] = sealed(series.person, key)
     (out / "run.json").write_text(seal(manifest))
-    assert len(manifest["patient"]) == 2
+    assert len(manifest["patient"]) == 3
     assert not any(text in (out / "run.json").read_text() for text in PLANTED)
     code, _, err = call(capfd, "export", out, "--rtstruct", "--reference", folder / "t1c")
     assert code == 0, err

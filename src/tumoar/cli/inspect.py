@@ -124,7 +124,8 @@ def _facts(image: Image, looks_like: str) -> Facts:
 
     from tumoar.orientation import orientation_of
 
-    finite = image.data[np.isfinite(image.data)]
+    is_finite = np.isfinite(image.data)
+    finite = image.data if is_finite.all() else image.data[is_finite]
     return Facts(
         shape=image.grid.shape,
         spacing_mm=tuple(round(float(s), 6) for s in image.grid.spacing),

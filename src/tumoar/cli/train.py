@@ -30,15 +30,14 @@ def prepare(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the maps that are there.")] = False,
 ) -> None:
     """Bring label maps of another vocabulary to ours and tell volumes out of the published range."""
-    import tomllib
-
+    from tumoar.io.files import read_toml
     from tumoar.io.nifti import write_nifti
     from tumoar.io.outputs import new_folder
     from tumoar.train.prepare import default_heads, out_of_range, parse_heads, volumes
     from tumoar.train.prepare import prepare as prepare_one
 
     structures = _labels(labels)
-    heads = default_heads() if table is None else parse_heads(tomllib.loads(table.read_text("utf-8")))
+    heads = default_heads() if table is None else parse_heads(read_toml(table, "the table"))
     if len({path.name for path in label_maps}) < len(label_maps):
         raise UsageError("heads", "two label maps have one name", do="rename one of them")
     with new_folder(output, "set of label maps", label_maps, overwrite=overwrite) as work:
@@ -58,7 +57,7 @@ def atlas(
     label_maps: Annotated[list[Path], typer.Argument(help="Prepared label maps.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model file to write.")],
     labels: Annotated[Path | None, typer.Option(help="Table of structures (TOML).")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the mesh and of the order of collapses.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the mesh and of the order of collapses.")] = 0,
     checkpoint: Annotated[
         Path | None, typer.Option(help="File for checkpoints; a run found there is resumed.")
     ] = None,
@@ -182,8 +181,8 @@ def load_state(path: Path, run: str) -> State:
     from tumoar.io.store import load_sections
     from tumoar.train.atlas import State
 
-    section = load_sections(path)["training"]
-    if section.card["identity"] != run:
+    section = load_sections(path).get("training")
+    if section is None or section.card.get("identity") != run:
         raise IntegrityError(
             "checkpoint",
             "the checkpoint belongs to other label maps, settings or seed",
@@ -204,11 +203,10 @@ def identity(maps: npt.NDArray[np.uint8], labels: LabelTable, settings: AtlasSet
 
 
 def _labels(path: Path | None) -> LabelTable:
-    import tomllib
-
+    from tumoar.io.files import read_toml
     from tumoar.labels import default_labels, parse_labels
 
-    return default_labels() if path is None else parse_labels(tomllib.loads(path.read_text("utf-8")))
+    return default_labels() if path is None else parse_labels(read_toml(path, "the table"))
 
 
 def _read(path: Path) -> Image:
@@ -221,7 +219,8 @@ def _read(path: Path) -> Image:
 def _integers(image: Image) -> npt.NDArray[np.int32]:
     import numpy as np
 
-    values = image.data.astype(np.int32)
+    with np.errstate(invalid="ignore"):  # what is no number differs below
+        values = image.data.astype(np.int32)
     if not np.array_equal(values, image.data):
         raise UnreadableFileError("label-values", "label maps hold whole numbers only", file=image.source)
     return values

@@ -12,7 +12,7 @@ FILES = sorted(SRC.rglob("*.py"))
 
 # A module imports only from its own layer or a lower one.
 LAYERS = {
-    "errors": 0, "labels": 0, "contrasts": 0, "config": 0,
+    "errors": 0, "labels": 0, "contrasts": 0, "config": 0, "aliases": 0,
     "numerics": 1,
     "image": 2, "orientation": 2, "quality": 2,
     "model": 3,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -122,13 +123,14 @@ def remarks(outline: Outline) -> list[str]:
         where = "1 plane" if crossing == 1 else f"{crossing} planes"
         out.append(f"contours of {outline.name} cross each other in {where}: their union was taken")
     own = typical(np.diff([p.position for p in outline.planes]))
-    if not outline.slabs and len(outline.planes) > 2 and own and outline.spacing:
-        if own > MOST_GAP * outline.spacing:
-            apart = f"{own:.3g} mm apart, those of other structures {outline.spacing:.3g} mm"
-            out.append(f"contours of {outline.name} are {apart}: the space between them was filled")
-    if own and (outline.spacing or len(outline.planes) > 2):
+    if outline.slabs or not own:
+        return out
+    if len(outline.planes) > 2 and own > MOST_GAP * (outline.spacing or own):
+        apart = f"{own:.3g} mm apart, those of other structures {outline.spacing:.3g} mm"
+        out.append(f"contours of {outline.name} are {apart}: the space between them was filled")
+    if outline.spacing or len(outline.planes) > 2:
         planes = stacked(outline).planes
-        gaps = [b.position - a.position for a, b in zip(planes, planes[1:]) if b.low != a.high]
+        gaps = [b.position - a.position for a, b in pairwise(planes) if b.low != a.high]
         if gaps:
             out.append(f"contours of {outline.name} leave gaps of up to {max(gaps):.3g} mm, which stay empty")
     return out

@@ -8,6 +8,7 @@ are combined by exclusive or, so that one within another is a hole. Without `gro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numba as nb
 import numpy as np
@@ -160,7 +161,7 @@ def _crossings(
     per_line = np.cumsum(np.bincount(first, minlength=count + 1) - np.bincount(last, minlength=count + 1))
     block = np.cumsum(per_line[:count]) // CROSSINGS
     cuts = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), count]
-    for top, bottom in zip(cuts, cuts[1:]):
+    for top, bottom in pairwise(cuts):
         at = np.flatnonzero((first < bottom) & (last > top))
         low = np.maximum(first[at], top)
         counts = np.minimum(last[at], bottom) - low

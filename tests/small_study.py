@@ -1,0 +1,47 @@
+"""A finished result of the small head, and the series that it can be drawn on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import small_head
+from rt_files import write_series
+from small_run import run
+
+from tumoar.image import Grid, frame_digest
+from tumoar.io.dicom import digest_of, only_series
+from tumoar.io.results import Options, write_result
+
+N = small_head.SIZE
+SHIFT = np.eye(4)
+SHIFT[0, 3] = -5.0  # world of the FLAIR to world of the T1c
+
+
+def build(folder):
+    """A result; its T1c as a series in LPS; its FLAIR, moved by 5 mm, with thick slices."""
+    found = run()
+    world = found.case.grid.affine
+    flipped = Grid(
+        (N, N, N), world @ np.array([[-1, 0, 0, N - 1], [0, -1, 0, N - 1], [0, 0, 1, 0], [0, 0, 0, 1]])
+    )
+    affine = flipped.affine @ np.diag([1, 1, 2.0, 1])
+    affine[0, 3] += 5.0
+    thick = Grid((N, N, N // 2), affine)
+    values = np.random.default_rng(0).integers(0, 2000, (N, N, N)).astype(float)
+    write_series(folder / "t1c", values, flipped, frame="1.2.1")
+    write_series(folder / "flair", values[:, :, : N // 2], thick, frame="1.2.2")
+    every_third = Grid((N, N, -(-N // 3)), flipped.affine @ np.diag([1, 1, 3.0, 1]))
+    every_other = Grid((N, N, N // 2), flipped.affine @ np.diag([1, 1, 2.0, 1]))
+    write_series(folder / "later", values[:, :, ::3], every_third, frame="1.2.1")
+    write_series(folder / "unknown", values[:, :, : N // 2], every_other)
+    given = replace(found.case.input("FLAIR"), grid=thick, to_reference=SHIFT)
+    result = replace(found, case=replace(found.case, inputs=(found.case.input("T1c"), given)))
+    series = {name: only_series(folder / name) for name in ("t1c", "flair", "later", "unknown")}
+    inputs = [
+        {"contrast": "T1c", "sha256": "of a NIfTI file", "frame": frame_digest("1.2.1")},
+        {"contrast": "FLAIR", "sha256": digest_of(series["flair"]), "frame": frame_digest("1.2.2")},
+    ]
+    manifest = {"key": "k", "reference": "T1c", "inputs": inputs}
+    write_result(folder / "out", result, (), manifest, Options(), lambda whole: "", [])
+    return folder / "out", series

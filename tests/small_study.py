@@ -10,17 +10,41 @@ from rt_files import write_series
 from small_run import run
 
 from tumoar.image import Grid, frame_digest
+from tumoar.inference.tally import Tally
 from tumoar.io.dicom import digest_of, only_series
 from tumoar.io.results import Options, write_result
+from tumoar.model.joint import Labels
 
 N = small_head.SIZE
 SHIFT = np.eye(4)
 SHIFT[0, 3] = -5.0  # world of the FLAIR to world of the T1c
 
 
-def build(folder):
-    """A result; its T1c as a series in LPS; its FLAIR, moved by 5 mm, with thick slices."""
-    found = run()
+def with_organs(found):
+    """The same result with every organ, the left hippocampus and the brainstem partly under tumor."""
+    table, shape = found.table, found.case.grid.shape
+    l, z, y = small_head.truth()
+    for number, s in enumerate(s for s in table.structures if s.name not in small_head_names(table)):
+        at = slice(4 + 3 * number, 6 + 3 * number), slice(4, 9), slice(20, 26)
+        l[at] = table.l(s.name)
+    l[26:30, 22:28, 22:28], l[33:36, 24:28, 22:30] = table.l("left hippocampus"), table.l("brainstem")
+    z, y = z * table.in_brain[l], y * table.in_brain[l]
+    tally = Tally(table, np.ones(shape, np.uint8))
+    for _ in range(2):
+        tally.add(Labels(l, z.astype(np.uint8), y.astype(np.uint8)))
+    return replace(found, tallies=(tally,))
+
+
+def small_head_names(table):
+    return {table.structures[i].name for i in np.unique(small_head.truth()[0])}
+
+
+def build(folder, *, organs=False, linked=True):
+    """A result; its T1c as a series in LPS; its FLAIR, moved by 5 mm, with thick slices.
+
+    Unless `linked`, the result does not tell the frames of reference of its images.
+    """
+    found = with_organs(run()) if organs else run()
     world = found.case.grid.affine
     flipped = Grid(
         (N, N, N), world @ np.array([[-1, 0, 0, N - 1], [0, -1, 0, N - 1], [0, 0, 1, 0], [0, 0, 0, 1]])
@@ -42,6 +66,8 @@ def build(folder):
         {"contrast": "T1c", "sha256": "of a NIfTI file", "frame": frame_digest("1.2.1")},
         {"contrast": "FLAIR", "sha256": digest_of(series["flair"]), "frame": frame_digest("1.2.2")},
     ]
+    if not linked:
+        inputs = [given | {"sha256": "of a NIfTI file", "frame": ""} for given in inputs]
     manifest = {"key": "k", "reference": "T1c", "inputs": inputs}
     write_result(folder / "out", result, (), manifest, Options(), lambda whole: "", [])
     return folder / "out", series

@@ -84,7 +84,7 @@ def evaluate(
         for line in tables["summary.tsv"]:
             typer.echo(
                 f"{line['structure']:14} {line['score']:18} mean {line['mean']}  median {line['median']}"
-                f"  ({line['patients']} patients)"
+                f"  patients {line['patients']}"
             )
     theirs = [one.scores for one in _scored(against, reference, meaning, given)] if against else None
     if theirs:

@@ -56,6 +56,7 @@ def evaluate(
 ) -> None:
     """Dice, Hausdorff distance (95 %), surface distances and volumes against references."""
     from tumoar.aliases import parse_map
+    from tumoar.io.files import absolute
     from tumoar.io.outputs import require_empty
     from tumoar.labels import default_labels
 
@@ -77,7 +78,7 @@ def evaluate(
         typer.echo(f"{row['result']:20} {row['structure']:14} {cells}")
     for path, one in zip(results, scored):
         for note in one.notes:
-            typer.echo(f"note: {path.name}: {note}")
+            typer.echo(f"note: {absolute(path).name}: {note}")
     tables: dict[str, Sequence[Mapping[str, Any]]] = {"scores.tsv": rows}
     if len(ours) > 1:
         tables["summary.tsv"] = _summaries(ours)
@@ -149,9 +150,11 @@ def _names(scores: Sequence[Mapping[str, Scores]]) -> list[str]:
 
 
 def _rows(paths: Sequence[Path], scores: Sequence[Mapping[str, Scores]]) -> list[dict[str, Any]]:
+    from tumoar.io.files import absolute
+
     return [
         {
-            "result": path.name,
+            "result": absolute(path).name,
             "structure": name,
             **{key: round(value, 4) for key, value in found.as_dict().items()},
         }

@@ -79,7 +79,9 @@ def test_export_then_dose(folder, capfd):
     out = folder / "out"
     code, told, err = call(capfd, "export", out, "--rtstruct", "--seg", "--reference", folder / "t1c")
     assert code == 0, err
-    assert told.splitlines() == [f"out/dicom/{n}.dcm: automatic, unreviewed" for n in ("RTSTRUCT", "SEG")]
+    *names, note = told.splitlines()
+    assert names == [f"out/dicom/{n}.dcm: automatic, unreviewed" for n in ("RTSTRUCT", "SEG")]
+    assert note.startswith("note: patient identity could not be checked")  # the result is of NIfTI images
     drawn = out / "dicom" / "RTSTRUCT.dcm"
     code, told, err = call(capfd, "dose", out, "--dose", folder / "RD.dcm", "--reference", drawn)
     assert code == 0, err

@@ -17,7 +17,7 @@ from tumoar.numerics.cache import Place, choose, places
 
 def _place() -> Place | None:
     below = caching._CacheLocator.get_suitable_cache_subpath(__file__)
-    return choose(places(nb.config.CACHE_DIR, Path(__file__).parent, below))
+    return choose(places(str(getattr(nb.config, "CACHE_DIR", "")), Path(__file__).parent, below))
 
 
 PLACE: Place | None = _place()

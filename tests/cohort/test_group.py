@@ -25,7 +25,7 @@ def study(tmp_path, page):
     """Two done, one of them with pictures and a flag; one failed, one missing, one begun, one not run."""
     kinds = {"1": "good", "2": "good", "3": "bad", "4": "good", "5": "good", "6": "good"}
     who, how = subjects(tmp_path / "images", kinds), order(tmp_path / "out")
-    who[3] = replace(who[3], code=3, problem="E3-B61 T1c: no such file | file: <b>.nii.gz")
+    who[3] = replace(who[3], code=3, problem="E3-B61 T1c: no such file | file: JANE.nii.gz | found: <b>")
     for subject in who[:3]:
         supervise(subject, how)
     path = how.result("sub-1") / "run.json"
@@ -52,7 +52,7 @@ def test_everybody_is_in_it_once_and_it_adds_up(study):
     assert [row["state"] for row in rows] == states
     assert rows[0]["flags"] == "B43"
     assert (rows[0]["GTV_mean_cm3"], rows[2]["GTV_mean_cm3"]) == ("2.0", "n/a")
-    assert rows[2]["reason"] == "E5-B23 no signal in T1c | file: t1c.nii.gz"
+    assert rows[2]["reason"] == "E5-B23 no signal in T1c | file: the T1c"
     assert rows[3]["code"] == "3"
 
 
@@ -63,7 +63,8 @@ def test_the_page_shows_pictures_reasons_and_nothing_from_outside(study):
         page = file.read()
     assert page.count("data:image/jpeg;base64,") == 3
     assert "no tumor found &lt;i&gt;" in page
-    assert "&lt;b&gt;.nii.gz" in page
+    assert "T1c: no such file | found: &lt;b&gt;" in page
+    assert "JANE" not in page
     assert re.findall(r'(?:src|href)="(?!data:|#|results/sub-)([^"]*)"', page) == []
     assert "its report cannot be read" in page  # sub-2 has none
     assert "http" not in page.replace("http-equiv", "")
@@ -71,7 +72,7 @@ def test_the_page_shows_pictures_reasons_and_nothing_from_outside(study):
 
 def test_a_newer_failure_is_told_before_an_older_result(study):
     who, how = study
-    write_record(how, Outcome("sub-1", "failed", 12, "E12-B57 the output folder holds something else"))
+    write_record(who[0], how, Outcome("sub-1", "failed", 12, "E12-B57 the output folder holds something else"))
     assert summary(who[0], how)["state"] == "failed"
     (how.result("sub-2") / "run.json").unlink()
     assert summary(who[1], how)["reason"] == "its result is gone"

@@ -32,7 +32,7 @@ def resolve(
     if path is not None:
         from tumoar.io.files import read_toml
 
-        table = _joined(table, read_toml(path, "the settings"))
+        table = _joined(table, read_toml(path, "the settings file"))
     table |= {k: v for k, v in {"prior": prior and str(prior), "chains": chains}.items() if v is not None}
     if isinstance(table["gibbs"], dict):  # if not, it is refused below
         table["gibbs"] = table["gibbs"] | {k: v for k, v in gibbs.items() if v is not None}

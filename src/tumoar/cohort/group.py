@@ -6,6 +6,7 @@ failed, with a reason, and keeps nobody else from the summary.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -104,8 +105,8 @@ def summary(subject: Subject, order: Order) -> Row:
     if state not in STATES:
         state = "done" if result or damage else "not run"
     if state == "done" and result is None:
-        refusal = damage or IntegrityError("result", "its result is gone")
-        state, code, reason = "failed", refusal.exit_code, str(refusal)
+        state, code = "failed", damage.exit_code if damage else IntegrityError.exit_code
+        reason = str(damage) if damage else "its result is gone"
     if state == "not run" and has_checkpoints(subject, order):
         state = "interrupted"
     if state == "not run" and subject.problem:
@@ -146,7 +147,7 @@ def _figures(result: _Result, seconds: float) -> Row:
 def _result(subject: Subject, order: Order) -> tuple[_Result | None, TumoarError | None]:
     """What the summary needs of a result, or why it cannot be used; neither if there is none."""
     folder = order.result(subject.name)
-    if not folder.exists():
+    if not os.path.lexists(folder / MANIFEST):
         return None, None
     try:
         return _Result.model_validate(read_manifest(folder)), None

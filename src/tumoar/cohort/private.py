@@ -20,7 +20,8 @@ OWN = (MANIFEST, REPORT)
 SHORTEST = 4
 """Letters of a name that is looked for in a text; a shorter one would be found in ordinary words."""
 _REFUSAL = re.compile(r"(?P<begin>E\d+-\S+ .*)")
-_PATH = re.compile(r"(?P<quote>[\"'])/.*?(?P=quote)|(?<![\w./<])/[^\s/|]+(?:/[^\s|]*)?")
+_QUOTED = re.compile(r"(?P<quote>[\"'])/.*?(?P=quote)")
+_PATH = re.compile(r"(?<![\w./<)])/[^\s/|]+(?:/[^\s|]*)?|\(path\)/[^\s|]*")
 
 
 def without_names(text: str, subject: Subject) -> str:
@@ -29,6 +30,7 @@ def without_names(text: str, subject: Subject) -> str:
     if _REFUSAL.fullmatch(text):
         parts = [_file(part, subject) for part in text.split(" | ")]
         text = " | ".join(part for part in parts if part)
+    text = _QUOTED.sub("(path)", text)
     for found, neutral in sorted(_known(subject), key=lambda pair: -len(pair[0])):
         text = re.sub(rf"(?<!\w){re.escape(found)}(?!\w)", neutral.replace("\\", ""), text)
     return _PATH.sub("(path)", text)
@@ -37,7 +39,7 @@ def without_names(text: str, subject: Subject) -> str:
 def _file(part: str, subject: Subject) -> str:
     """The part of a refusal that names a file: by contrast, or not at all."""
     name = part.removeprefix("file: ")
-    if name == part or name in OWN:
+    if name == part or name in (*OWN, *(f"the {contrast}" for contrast in subject.images)):
         return part
     contrast = next((c for c, image in subject.images.items() if plain_name(image) == name), None)
     return f"file: the {contrast}" if contrast else ""

@@ -13,7 +13,18 @@ from tumoar.cohort import plan
 from tumoar.cohort.private import without_names
 from tumoar.cohort.subjects import Subject
 
-WORDS = ("Mueller", "HANS", "Österreicher", "19501224", "Zürich", "Jane", "Doe", "Station7", "PACS", "Oncology9")
+WORDS = (
+    "Mueller",
+    "HANS",
+    "Österreicher",
+    "19501224",
+    "Zürich",
+    "Jane",
+    "Doe",
+    "Station7",
+    "PACS",
+    "Oncology9",
+)
 WHO = Subject(
     "01",
     images={
@@ -27,7 +38,7 @@ WHO = Subject(
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("E5-B23 no signal | file: MUELLER_HANS_T1.nii.gz | do: look", "E5-B23 no signal | file: the T1c | do: look"),
+        ("E5-B23 no signal | file: MUELLER_HANS_T1.nii.gz | do: x", "E5-B23 no signal | file: the T1c | do: x"),
         ("E3-B48 damaged | file: HANS_0001.dcm", "E3-B48 damaged"),
         ("E3-B48 damaged | file: Österreicher#2", "E3-B48 damaged | file: the T2"),
         ("E12-result changed | file: run.json", "E12-result changed | file: run.json"),

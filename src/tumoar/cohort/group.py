@@ -13,16 +13,16 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from tumoar import __version__
-from tumoar.cohort.plan import Order, cores, has_checkpoints
+from tumoar.cohort.plan import Order, cores, has_checkpoints, manifest_of
 from tumoar.cohort.private import without_names
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.supervise import read_record
-from tumoar.errors import IntegrityError, TumoarError
+from tumoar.errors import IntegrityError, TumoarError, printable
 from tumoar.io.files import read_text
-from tumoar.io.manifest import MANIFEST, REPORT, read_manifest, replace_text
+from tumoar.io.manifest import MANIFEST, REPORT, replace_text
 from tumoar.tables import ABSENT
 from tumoar.tables import to_tsv as table_to_tsv
 
@@ -39,7 +39,7 @@ READERS = 8
 """Results that are checked at a time."""
 
 Row = dict[str, Any]
-Text = Annotated[str, Field(max_length=10_000)]
+Text = Annotated[str, Field(max_length=10_000), AfterValidator(printable)]
 Volume = Annotated[float, Field(ge=0, le=1e5)]  # cm³
 
 
@@ -150,7 +150,7 @@ def _result(subject: Subject, order: Order) -> tuple[_Result | None, TumoarError
     if not os.path.lexists(folder / MANIFEST):
         return None, None
     try:
-        return _Result.model_validate(read_manifest(folder)), None
+        return _Result.model_validate(manifest_of(folder)), None
     except ValidationError:
         return None, IntegrityError("result", "its manifest cannot be used", file=MANIFEST, do="run it again")
     except TumoarError as refusal:

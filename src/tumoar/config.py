@@ -22,8 +22,8 @@ class Settings(BaseModel):
 class Level(Settings):
     """One resolution of the initial algorithm."""
 
-    spacing: Number = Field(ge=0.5, le=8)  # mm
-    smoothing: Number = Field(ge=0, le=20)  # mm, standard deviation of the Gaussian that blurs the atlas
+    spacing: Number = Field(ge=1, le=5)  # mm; the images are brought to 1 mm
+    smoothing: Number = Field(ge=0, le=10)  # mm, standard deviation of the Gaussian that blurs the atlas
 
 
 class GemConfig(Settings):

@@ -145,7 +145,7 @@ VALUES = st.recursive(
 )
 EDGE = st.sampled_from(EDGES)
 LEVEL = st.fixed_dictionaries(
-    {"spacing": st.sampled_from([0.4999, 0.5, 1, 2, 8, 8.1]), "smoothing": st.sampled_from([0, 2, 20, 21])}
+    {"spacing": st.sampled_from([0.999, 1, 2, 5, 5.1]), "smoothing": st.sampled_from([0, 2, 10, 11])}
 )
 TABLES = st.fixed_dictionaries(
     {},
@@ -174,10 +174,14 @@ def test_any_table_is_a_configuration_or_a_refusal(tmp_path_factory, table):
     text = "\n".join(f'"{name}" = {toml(value)}' for name, value in table.items())
     try:
         found = resolved(folder, text or "# nothing")
-    except UsageError as refusal:
-        assert str(refusal).startswith("E2-B55 ")
-        assert str(refusal).isprintable()
+    except UsageError as error:
+        sentence = str(error)
+    else:
+        sentence = ""
+    if sentence:
+        assert sentence.startswith("E2-B55 ")
+        assert sentence.isprintable()
         return
     assert Config.model_validate(found.model_dump()) == found
-    assert all(0.5 <= level.spacing <= 8 for level in found.gem.levels)
+    assert all(1 <= level.spacing <= 5 for level in found.gem.levels)
     assert 1 <= found.chains * found.gibbs.samples <= 255

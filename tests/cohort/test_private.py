@@ -38,7 +38,7 @@ WHO = Subject(
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("E5-B23 no signal | file: MUELLER_HANS_T1.nii.gz | do: x", "E5-B23 no signal | file: the T1c | do: x"),
+        ("E5-B23 bad | file: MUELLER_HANS_T1.nii.gz | do: x", "E5-B23 bad | file: the T1c | do: x"),
         ("E3-B48 damaged | file: HANS_0001.dcm", "E3-B48 damaged"),
         ("E3-B48 damaged | file: Österreicher#2", "E3-B48 damaged | file: the T2"),
         ("E12-result changed | file: run.json", "E12-result changed | file: run.json"),

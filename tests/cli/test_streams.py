@@ -79,7 +79,7 @@ def test_a_closed_stream_is_not_taken_by_a_file(tmp_path):
     ids=lambda e: " ".join(f"{k}={v[:9]}" for k, v in e.items()),
 )
 def test_an_environment_that_numba_cannot_use_is_refused_or_passed_over(environment, tmp_path):
-    code, out, err = shell(f"cd {tmp_path} && $TUMOAR doctor", **environment)
+    code, _, err = shell(f"cd {tmp_path} && $TUMOAR doctor", **environment)
     if "NUMBA_CACHE_DIR" in environment:
         assert (code, err) == (0, "")
     else:

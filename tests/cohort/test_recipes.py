@@ -74,7 +74,8 @@ def test_the_recipe_for_slurm_runs_over_tls_and_leaves_nothing(tmp_path):
         (commands / name).chmod(0o755)
     source = str(Path(sys.modules["tumoar"].__file__).parents[1])
     environment = os.environ | {
-        "PATH": f"{commands}:{os.environ['PATH']}", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONPATH": source,
+        "PATH": f"{commands}:{os.environ['PATH']}", "HOME": str(tmp_path), "TMPDIR": str(tmp_path),
+        "PYTHONPATH": source,
     }  # fmt: skip
     with open(tmp_path / "log.txt", "w+") as log:  # not a pipe: what is left running would hold it open
         done = subprocess.run(

@@ -28,7 +28,7 @@ from tumoar.cli.stop import end_when_stopped
 from tumoar.cli.streams import disk_refusal, leave, leave_unread, prepare_streams
 from tumoar.cli.train import atlas, prepare
 from tumoar.cli.train_shape import combine, shape
-from tumoar.errors import ResourceError, TumoarError
+from tumoar.errors import FitError, ResourceError, TumoarError
 
 app = typer.Typer(
     name="tumoar",
@@ -98,6 +98,10 @@ def _run(arguments: Sequence[str] | None) -> int | str | None:
         disk = disk_refusal(fault)
         if disk is not None:
             return _refuse(disk)
+        if type(fault).__name__ == "LinAlgError":
+            return _refuse(
+                FitError("numbers", "the model cannot be fitted to these images", do="see `tumoar inspect`")
+            )
         # The message may hold a path or a header's text, so a patient's name: only type and place are told.
         place = traceback.extract_tb(fault.__traceback__)[-1]
         typer.echo(

@@ -86,12 +86,13 @@ def find_subjects(root: Path, prefer: Sequence[str] = ()) -> list[Subject]:
             refusal = UnreadableFileError("B1", "cannot read the subject's folder")
             out.append(_refused(label_of(folder.name), refusal))
     require_unique(out)
-    known = {s.label for s in out}
-    return out + [
-        _refused(label, UnreadableFileError("B1", "in participants.tsv, but there is no such folder"))
-        for label in _participants(root)
-        if label not in known
-    ]
+    absent = UnreadableFileError("B1", "in participants.tsv, but there is no such folder")
+    known = {s.label.lower() for s in out}
+    for label in _participants(root):
+        if label.lower() not in known:
+            known.add(label.lower())
+            out.append(_refused(label, absent))
+    return out
 
 
 def require_unique(subjects: Sequence[Subject]) -> None:

@@ -167,7 +167,7 @@ TABLES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=250, deadline=None, derandomize=True)
 @given(st.one_of(TABLES, st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4)))
 def test_any_table_is_a_configuration_or_a_refusal(tmp_path_factory, table):
     folder = tmp_path_factory.getbasetemp()

@@ -56,7 +56,7 @@ def check(subjects):
         assert bool(subject.problem) == bool(subject.code)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(lists())
 def test_any_list_is_subjects_or_a_refusal(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "list.csv"
@@ -84,7 +84,7 @@ def file_names(draw):
     return "_".join([*(f"{k}-{v}" for k, v in [*own, *entities]), draw(SUFFIXES)]) + draw(ENDS)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     st.lists(file_names(), max_size=6),
     st.sampled_from(["sub-01", "sub-01/ses-1", "sub-", "sub-ä", "sub-01/ses-"]),

@@ -44,7 +44,7 @@ WHO = Subject(
         ("E12-result changed | file: run.json", "E12-result changed | file: run.json"),
         ("E5-B23 no signal in FLAIR | file: FLAIR.nii.gz", "E5-B23 no signal in FLAIR | file: the FLAIR"),
         ("warning: /home/Doe/Jane Study/MUELLER_HANS_T1.nii.gz is odd", "warning: the T1c is odd"),
-        ('File "/home/Doe x/lib/a.py", line 3, in f', "File (path), line 3, in f"),
+        ('File "/home/Doe x/lib/a.py", line 3, in f', 'File "(path)", line 3, in f'),
         ("cannot open /home/Doe/other/x.nii", "cannot open (path)"),
         ("see MUELLER_HANS_T1, then stop", "see the T1c, then stop"),
         ("12 mm/s and 1/2, and/or", "12 mm/s and 1/2, and/or"),
@@ -58,8 +58,10 @@ def test_what_is_shown_of_a_line(text, shown):
 
 
 def test_names_are_found_as_json_writes_them():
-    text = json.dumps({"text": "/home/Doe/Österreicher#2"})
-    assert "sterreicher" not in without_names(text, WHO)
+    text = json.dumps({"text": "/home/Doe/Österreicher#2", "more": "see Österreicher#2"})
+    shown = without_names(text, WHO)
+    assert "sterreicher" not in shown
+    assert json.loads(shown) == {"text": "(path)", "more": "see the T2"}
 
 
 LEAKY = """

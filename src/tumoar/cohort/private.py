@@ -30,7 +30,7 @@ def without_names(text: str, subject: Subject) -> str:
     if _REFUSAL.fullmatch(text):
         parts = [_file(part, subject) for part in text.split(" | ")]
         text = " | ".join(part for part in parts if part)
-    text = _QUOTED.sub("(path)", text)
+    text = _QUOTED.sub(r"\g<quote>(path)\g<quote>", text)
     for found, neutral in sorted(_known(subject), key=lambda pair: -len(pair[0])):
         text = re.sub(rf"(?<!\w){re.escape(found)}(?!\w)", neutral.replace("\\", ""), text)
     return _PATH.sub("(path)", text)

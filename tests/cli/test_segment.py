@@ -91,7 +91,7 @@ def test_flags_go_before_the_file_before_the_defaults(tmp_path):
     [
         ("[gibbs]\nburnin = 3", "unknown setting 'gibbs.burnin', did you mean 'burn_in'"),
         ("[gem]\nw = 1.5", "setting gem.w"),
-        ("chains = ", "settings are not valid TOML"),
+        ("chains = ", "the settings file is not valid TOML"),
     ],
 )
 def test_wrong_settings_are_told(tmp_path, text, sentence):

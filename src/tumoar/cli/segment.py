@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tumoar.cli.images import UseForm, parse_images
-from tumoar.errors import TumoarError, UnreadableFileError, UsageError
+from tumoar.cli.settings import resolve
+from tumoar.errors import TumoarError, UsageError
 from tumoar.io.files import absolute
 
 if TYPE_CHECKING:
     from tumoar.cli.run import Request
     from tumoar.cli.watch import Watch
-    from tumoar.config import Config
     from tumoar.image import Case, Image
     from tumoar.margins import Margins
     from tumoar.model.generative import Model
@@ -187,56 +186,6 @@ def segment(
             ablate_contrasts(result[0], request, chosen, watch)
     if strict and state != "OK":
         raise typer.Exit(NEEDS_REVIEW)
-
-
-def resolve(
-    path: Path | None,
-    *,
-    fast: bool,
-    tumor: bool,
-    prior: str | None,
-    chains: int | None,
-    gibbs: dict[str, int | None],
-) -> Config:
-    """Settings: the defaults, or those of `--fast`; then the file's; then the flags'."""
-    from pydantic import ValidationError
-
-    from tumoar.config import FAST, Config
-
-    table: dict[str, Any] = FAST.model_dump() if fast else Config().model_dump()
-    try:
-        if path is not None:
-            with open(path, "rb") as file:
-                read = tomllib.load(file)
-            for key, value in read.items():
-                both = isinstance(value, dict) and isinstance(table.get(key), dict)
-                table[key] = {**table[key], **value} if both else value
-        table["gibbs"] |= {k: v for k, v in gibbs.items() if v is not None}
-        flags = {"prior": None if prior is None else str(prior), "chains": chains}
-        table |= {k: v for k, v in flags.items() if v is not None}
-        table["tumor"] = tumor and table["tumor"]
-        return Config.model_validate(table)
-    except OSError as error:
-        raise UnreadableFileError("B1", "cannot read the settings", file=path) from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError("B55", "settings are not valid TOML", file=path, found=error) from error
-    except ValidationError as error:
-        raise UsageError("B55", *_told(error), file=path) from error
-
-
-def _told(error: Any) -> tuple[str]:
-    """One sentence for the first thing wrong with the settings."""
-    from difflib import get_close_matches
-
-    from tumoar.config import Config, GemConfig, GibbsConfig
-
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = [*Config.model_fields, *GemConfig.model_fields, *GibbsConfig.model_fields]
-        near = get_close_matches(str(first["loc"][-1]), known, 1)
-        return (f"unknown setting '{where}'" + (f", did you mean '{near[0]}'" if near else ""),)
-    return (f"setting {where or 'values'}: {first['msg'].lower()}",)
 
 
 def load(path: Path | None) -> Model:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tumoar.cli.cohort import Insecure, SchedulerAddress, TlsCa, TlsCert, TlsKey, cluster
 from tumoar.errors import IntegrityError, UnreadableFileError, UsageError
 
 if TYPE_CHECKING:
@@ -68,10 +70,14 @@ def atlas(
     held_out: Annotated[
         list[str] | None, typer.Option(help="A label map kept for tests: noted in the card, refused here.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Heads to fit at a time (default 1).")] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Fit the heads on a running Dask cluster.")
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Heads to fit at a time (default 1).")
     ] = None,
+    scheduler: SchedulerAddress = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    insecure_scheduler: Insecure = False,
 ) -> None:
     """Train the mesh atlas from label maps with our indices (see `train prepare`)."""
     from tumoar import __version__
@@ -80,6 +86,7 @@ def atlas(
     from tumoar.train.atlas import AtlasSettings, figures, to_atlas
 
     require_new_model(output)
+    where = cluster(scheduler, tls_ca, tls_cert, tls_key, insecure_scheduler)
     heads, kept = [path.name for path in label_maps], held_out or []
     if set(heads) & set(kept):
         raise UsageError("heads", "a label map kept for tests cannot train", found=sorted({*heads} & {*kept}))
@@ -87,16 +94,18 @@ def atlas(
         raise UsageError("heads", "an atlas needs at least two label maps", found=len(label_maps))
     structures, settings = _labels(labels), AtlasSettings()
     maps, common = aligned_maps(label_maps, structures)
-    if workers is None and scheduler is None:
-        state = train_with_progress(maps, structures, settings, seed, checkpoint)
-    else:
-        from tumoar.cohort.engine import connect, spread
+    with ExitStack() as open_until_trained:
+        each = None
+        if where is not None:
+            from tumoar.cohort.engine import connect, spread
 
-        count = workers or 1
-        threads = 1 if scheduler else max(1, (os.cpu_count() or 1) // count)
-        with connect(count, scheduler) as client:
-            each = spread(client, threads)
-            state = train_with_progress(maps, structures, settings, seed, checkpoint, each)
+            each = spread(open_until_trained.enter_context(connect(where)), 1)
+        elif workers is not None:
+            from tumoar.cohort.local import spread_here
+
+            threads = max(1, (os.cpu_count() or 1) // workers)
+            each = open_until_trained.enter_context(spread_here(min(workers, len(heads)), threads))
+        state = train_with_progress(maps, structures, settings, seed, checkpoint, each)
     provenance = {
         "heads": heads,
         "held_out": kept,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
+from tumoar.errors import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
@@ -90,12 +92,13 @@ class Watch(AbstractContextManager["Watch"]):
         return lambda: self(Progress(name, 1, 1, {}))
 
     def _log(self, text: str, *, show: bool) -> None:
+        text = printable(text)
         line = f"{time.monotonic() - self._start:7.1f} s  {text}"
         self.lines.append(line)
         if self.quiet or self.as_json:
             return
         if self._bar is not None and show:
-            self._bar.console.print(text, highlight=False)
+            self._bar.console.print(text, highlight=False, markup=False)
         elif show:
             typer.echo(line, err=True)
 

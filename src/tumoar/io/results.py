@@ -5,8 +5,6 @@ A folder that exists is complete: `run.json`, written last, lists every file wit
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +31,7 @@ from tumoar.labels import LabelTable, Organ, Structure, TumorClass
 from tumoar.numerics.threads import each
 from tumoar.quality import Note
 from tumoar.result import Segmentation, exclusive, organ_mask
+from tumoar.tables import to_tsv
 
 __all__ = [
     "MANIFEST",
@@ -225,8 +224,4 @@ def _write_transforms(work: Path, result: Segmentation) -> None:
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows as tab-separated values."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]), delimiter="\t", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    path.write_text(stream.getvalue(), encoding="utf-8")
+    path.write_text(to_tsv(rows), encoding="utf-8")

@@ -111,10 +111,25 @@ def test_volumes_in_the_table_are_those_of_the_result(page, result):
     cells = {row[0].strip(): row for row in page.rows if row}
     for organ in result.table.organs:
         volume = result.volume(organ.name)
-        low, high = volume.interval(0.90)
-        shown = [cell.strip() for cell in cells[organ.name][1:4]]
-        assert shown == [f"{volume.mean:.2f}", f"{volume.sd:.2f}", f"{low:.2f} – {high:.2f}"]
+        low, high = volume.spread(0.90)
+        shown = [cell.strip() for cell in cells[organ.name][1:5]]
+        spread = f"{low:.2f} – {high:.2f}"
+        assert shown == [f"{volume.outlined:.2f}", spread, f"{volume.mean:.2f}", f"{volume.sd:.2f}"]
     assert result.volume("GTV").sd > 0
+    assert result.volume("GTV").outlined == pytest.approx(result.mask("GTV").sum() / 1000)
+
+
+def test_the_outlined_volume_is_that_of_the_written_structure(result):
+    rows = [{"name": "GTV", "outlined_cm3": 12.34}]
+    data = report_data(result, NOTES, MANIFEST | {"volumes": rows})
+    assert next(v["outlined"] for v in data["volumes"] if v["name"] == "GTV") == 12.34
+
+
+def test_the_page_calls_no_spread_an_interval(page):
+    text = " ".join(page.texts)
+    assert "spread of the samples" in text
+    assert "too narrow to serve as an uncertainty" in text
+    assert not re.search("interval|credible|90 %", text)
 
 
 def test_volumes_for_the_viewer_are_those_of_the_result(data, result):

@@ -226,10 +226,12 @@ def held(image: Image, case: Case) -> Given:
 def finished(result: tuple[Segmentation, Sequence[Note]], out: Path, watch: Watch) -> str:
     """The last words of a run; returns the status."""
     segmentation, notes = result
+    rows = {row["name"]: row for row in read_manifest(out)["volumes"]}
     for name in ("GTV", "Edema") if segmentation.config.tumor else ():
-        volume = segmentation.volume(name)
-        low, high = volume.interval(0.90)
-        watch.say(f"{name} {volume.mean:.1f} cm³, 90 % {low:.1f}–{high:.1f}")
+        if name in rows:
+            low, high = segmentation.volume(name).spread(0.90)
+            shown = f"{name} {rows[name]['outlined_cm3']:.1f} cm³ (outlined)"
+            watch.say(f"{shown}; spread of the samples {low:.1f}–{high:.1f} cm³")
     for note in notes:
         watch.say(f"review: {note}")
     state = status(notes)

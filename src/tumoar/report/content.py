@@ -19,7 +19,7 @@ from tumoar.report.pictures import pictures
 from tumoar.report.volumes import center, contrast_volumes, label_volume, map_volumes, windowed
 from tumoar.result import Segmentation
 
-FORMAT = 1
+FORMAT = 2
 FROM_MANIFEST = ("version", "model", "threads", "peak_gb", "python", "libraries")
 """What a manifest adds to a result; the rest of it names files, or stands in the result."""
 
@@ -27,8 +27,8 @@ FROM_MANIFEST = ("version", "model", "threads", "peak_gb", "python", "libraries"
 def report_data(result: Segmentation, notes: Sequence[Note], manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Everything the page shows, as JSON values; volumes are gzipped NIfTI and pictures PNG, in base64.
 
-    Of the manifest it takes what `FROM_MANIFEST` names, the "stamps" of a run that was not the full one, and
-    dose curves under "dose", if there are any: a list of {"name", "color", "dose" (Gy), "volume" (%)}, with
+    Of the manifest it takes what `FROM_MANIFEST` names, the "stamps" of a run that was not the full one, the
+    outlined volumes of the rows under "volumes", and dose curves under "dose", if there are any: a list of {"name", "color", "dose" (Gy), "volume" (%)}, with
     "low" and "high" (%) for a band, and under "limits" the rows of limits.tsv.
     """
     grid, legend, images = result.case.grid, _legend(result), windowed(result)
@@ -43,7 +43,7 @@ def report_data(result: Segmentation, notes: Sequence[Note], manifest: Mapping[s
         "labels": label_volume(result),
         "maps": map_volumes(result, {o.name: organ_color(result.table, o) for o in result.table.organs}),
         "legend": legend,
-        "volumes": _volumes(result),
+        "volumes": _volumes(result, manifest),
         "intensity": intensity_models(result),
         "bias": bias_fields(result),
         "inputs": [_registration(given, result.case) for given in result.case.inputs],
@@ -79,15 +79,18 @@ def _legend(result: Segmentation) -> list[dict[str, Any]]:
     ]
 
 
-def _volumes(result: Segmentation) -> list[dict[str, Any]]:
+def _volumes(result: Segmentation, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Outlined volumes are those of the written structures, where the manifest has them."""
+    written = {row["name"]: float(row["outlined_cm3"]) for row in manifest.get("volumes", ())}
     rows = []
     for organ in result.table.organs:
         volume = result.volume(organ.name)
-        low, high = volume.interval(0.90)
+        low, high = volume.spread(0.90)
         rows.append(
             {
                 "name": organ.name,
                 "color": organ_color(result.table, organ),
+                "outlined": written.get(organ.name, volume.outlined),
                 "mean": volume.mean,
                 "sd": volume.sd,
                 "low": low,

@@ -125,10 +125,23 @@ def segment(
     given: Given | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
     keeps_samples: bool = False,
+    trust_contrasts: bool = False,
 ) -> Segmentation:
-    """Labels of one patient; the model in the package unless another is given."""
-    chosen = model or default_model()
-    found = _segment(case, chosen, config, seed=seed, given=given, watch=watch, keeps_samples=keeps_samples)
+    """Labels of one patient; the model in the package unless another is given.
+
+    An image that is clearly not of the contrast it is given as is refused before anything is fitted; with
+    `trust_contrasts` it is only noted.
+    """
+    found = _segment(
+        case,
+        model or default_model(),
+        config,
+        seed=seed,
+        given=given,
+        watch=watch,
+        keeps_samples=keeps_samples,
+        trust_contrasts=trust_contrasts,
+    )
     out: Segmentation = _as(Segmentation, found)
     return out
 

@@ -59,6 +59,7 @@ class Request:
     digests: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the input files by contrast
     person: Person = field(default=(), repr=False)  # kept as digests only
     stamps: tuple[str, ...] = ()  # "fast", "demo": shown with the result
+    trust_contrasts: bool = False
 
 
 def execute(
@@ -95,6 +96,7 @@ def execute(
             watch=watch,
             keeper=keeper,
             keeps_samples=request.options.samples,
+            trust_contrasts=request.trust_contrasts,
         )
         notes = review(result)
         done = watch.stage("write")

@@ -12,7 +12,9 @@ def main(t1c: str, flair: str, page: str) -> None:
     for organ in ("GTV", "Edema", "Brainstem", "OpticChiasm"):
         volume = result.volume(organ)
         low, high = volume.spread(0.90)
-        print(f"{organ}: {volume.outlined:.1f} cm³ outlined; spread of the samples {low:.1f} to {high:.1f} cm³")
+        print(
+            f"{organ}: {volume.outlined:.1f} cm³ outlined; spread of the samples {low:.1f} to {high:.1f} cm³"
+        )
     result.report(page)
 
 

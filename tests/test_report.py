@@ -21,7 +21,7 @@ from tumoar.contrasts import find_contrast
 from tumoar.errors import UnreadableFileError
 from tumoar.image import Case, Input
 from tumoar.quality import Note
-from tumoar.report import read_data, render, report_data, volumes
+from tumoar.report import face, read_data, render, report_data, volumes
 from tumoar.report.pictures import outlines, plane
 
 NOTES = (Note("drift", "GTV </script><b>drifts</b> & more"), Note("B40", "eyes cannot be seen"))
@@ -141,11 +141,13 @@ def test_volumes_for_the_viewer_are_those_of_the_result(data, result):
         shown = np.asarray(unpacked(row["nifti"]).dataobj) / 255 * row["top"]
         assert np.abs(shown - wanted).max() <= row["top"] / 255
     assert {"GTV", "Edema", "entropy"} <= {row["name"] for row in data["maps"]}
+    visible = face.shown(result)
     for row, D in zip(data["contrasts"], result.case.D):
         low, high = row["window"]
         shown = np.asarray(unpacked(row["nifti"]).dataobj)
         wanted = np.clip((np.exp(D) - low) / (high - low), 0, 1)
-        assert np.abs(shown / 255 - wanted).max() < 1 / 255
+        assert np.abs(shown / 255 - wanted)[visible].max() < 1 / 255
+        assert (shown[~visible] == 0).all()
 
 
 def test_the_page_stays_small_whatever_the_images(result, monkeypatch):
@@ -278,7 +280,7 @@ def test_computed_tomography_and_missing_values(result):
     D[1, -4:] = 15.0
     inputs = (case.inputs[0], Input("CT", "CT", case.grid, "RAS", np.eye(4), figures={"offset": 0.25}))
     mixed = Case(D, (case.contrasts[0], find_contrast("CT")), case.grid, "T1c", inputs, skull_stripped=False)
-    data = report_data(replace(result, case=mixed), (), {})
+    data = report_data(replace(result, case=mixed), (), {}, keep_face=True)
     ct = np.asarray(unpacked(data["contrasts"][1]["nifti"]).dataobj)
     assert (ct[:4] == 0).all()
     assert (ct[-4:] == 255).all()

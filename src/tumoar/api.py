@@ -80,10 +80,10 @@ class Model(generative.Model):
 class Segmentation(result.Segmentation):
     """A result, which can also show itself."""
 
-    def report(self, path: str | Path) -> None:
-        """Write the report, one page that opens offline."""
-        notes = review(self)
-        data = report_data(self, notes, {"seed": self.seed, "config": self.config.model_dump(mode="json")})
+    def report(self, path: str | Path, *, keep_face: bool = False) -> None:
+        """Write the report, one page that opens offline; its images show no face unless it is to be kept."""
+        about = {"seed": self.seed, "config": self.config.model_dump(mode="json")}
+        data = report_data(self, review(self), about, keep_face=keep_face)
         replace_text(Path(path), render(data))
 
     def dvh(self, organ: str, dose: image.Image | str | Path) -> Sampled:

@@ -194,5 +194,7 @@ def test_a_real_head_given_under_swapped_names(shared_data, pair):
 
 
 def test_a_known_placement_keeps_its_notes(monkeypatch):
-    monkeypatch.setattr(pipeline, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {}, (), ("B1 x",)))
+    monkeypatch.setattr(
+        pipeline, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {}, (), ("B1 x",))
+    )
     assert pipeline.place(head("T1c"), MODEL).notes == ("B1 x",)

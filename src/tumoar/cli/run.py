@@ -60,6 +60,7 @@ class Request:
     person: Person = field(default=(), repr=False)  # kept as digests only
     stamps: tuple[str, ...] = ()  # "fast", "demo": shown with the result
     trust_contrasts: bool = False
+    keep_face: bool = False  # in the images of the report
 
 
 def execute(
@@ -101,7 +102,9 @@ def execute(
         notes = review(result)
         done = watch.stage("write")
         manifest = describe(result, model, request, key, threads)
-        page = lambda whole: render(report_data(result, notes, whole))  # noqa: E731
+        page = lambda whole: render(  # noqa: E731
+            report_data(result, notes, whole, keep_face=request.keep_face)
+        )
         write_result(request.out, result, notes, manifest, request.options, page, watch.lines)
         done()
         shutil.rmtree(folder, ignore_errors=True)
@@ -137,6 +140,7 @@ def run_key(case: Case, model: Model, request: Request, given: Given | None) -> 
         "organs": request.options.organs,
         "least": request.options.least_cm3,
         "samples": request.options.samples,
+        "face": request.keep_face,
         "version": __version__,
     }
     digest.update(json.dumps(about, sort_keys=True).encode())

@@ -83,6 +83,9 @@ def segment(
     save_samples: Annotated[
         bool, typer.Option("--save-samples", help="Write every sample as a label map.")
     ] = False,
+    keep_face: Annotated[
+        bool, typer.Option("--keep-face", help="Whole images in the report, with the patient's face.")
+    ] = False,
     margins: Annotated[
         str | None, typer.Option(metavar="ctv=20,ptv=3", help="Also targets: GTV grown in the brain, mm.")
     ] = None,
@@ -169,6 +172,7 @@ def segment(
             person=person,
             stamps=stamps,
             trust_contrasts=trust_contrasts,
+            keep_face=keep_face,
         )
         if dry_run:
             place(case, chosen, settings, watch=watch, trust_contrasts=trust_contrasts)

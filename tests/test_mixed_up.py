@@ -131,10 +131,8 @@ def is_named_wrongly(case):
     try:
         run(case)
     except ChannelError as refusal:
-        assert refusal.id == "swapped"
-        notes = review(run(case, trust_contrasts=True))
-        assert {"swapped", "B27"} <= {note.id for note in notes}
-        return True
+        found = {note.id for note in review(run(case, trust_contrasts=True))}
+        return refusal.id == "swapped" and {"swapped", "B27"} <= found
     return False
 
 

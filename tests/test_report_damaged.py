@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from small_result import small_result
 
 import tumoar.cli as cli
-from tumoar.errors import TumoarError, UnreadableFileError
+from tumoar.errors import UnreadableFileError
 from tumoar.io.results import Options, write_result
 from tumoar.quality import Note
 from tumoar.report import read_data, render, report_data, schema
@@ -91,7 +91,7 @@ DAMAGED = {
 def test_damaged_data_are_refused(data, kind, monkeypatch):
     monkeypatch.setattr(schema, "MOST_BYTES", 10 * 1024**2)
     for path, value in DAMAGED[kind]:
-        with pytest.raises(UnreadableFileError, match="^E3-report the report's data"):
+        with pytest.raises(UnreadableFileError, match=r"^E3-report the report's data"):
             read_data(page(changed(data, path, value)))
 
 
@@ -109,7 +109,7 @@ def test_a_payload_that_is_cut_is_refused(data, part):
     ["", "{", "null", "[]", "7", '"x"', "NaN", "[" * 100_000, '{"a":' * 50_000, "1" * 10_000, "{'a': 1}"],
 )
 def test_what_is_no_table_of_json_is_refused(text):
-    with pytest.raises(UnreadableFileError, match="^E3-report the report's data are damaged"):
+    with pytest.raises(UnreadableFileError, match=r"^E3-report the report's data are damaged"):
         read_data(page(text))
 
 
@@ -157,8 +157,7 @@ def test_changed_data_are_refused_or_drawn(data, draw):
             continue
     try:
         found = read_data(page(out))
-    except TumoarError as refusal:
-        assert refusal.exit_code == 3
+    except UnreadableFileError:
         return
     again = render(found)
     assert read_data(again) == out
@@ -170,7 +169,7 @@ def test_changed_data_are_refused_or_drawn(data, draw):
 @example('{"format": 2}')
 @example("\\ud800")
 def test_any_text_in_place_of_the_data_is_refused(text):
-    with pytest.raises(UnreadableFileError, match="^E3-report "):
+    with pytest.raises(UnreadableFileError, match=r"^E3-report "):
         read_data(page(text))
 
 

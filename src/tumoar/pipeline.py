@@ -134,7 +134,7 @@ def place(
     *,
     trust_contrasts: bool = False,
 ) -> AffineResult:
-    """Place the atlas, and look at the images under it before any work is done: coverage, order of tissues."""
+    """Place the atlas, and check the images under it before any work is done: coverage, order of tissues."""
     config, keeper = config or Config(), keeper or Nowhere()
     watch(Progress("place", 0, 1, {}))
     stored = keeper.load("place")

@@ -158,7 +158,7 @@ def test_swapped_contrasts(trusted, run, tmp_path, monkeypatch):
     monkeypatch.setattr(models, "default_model", lambda: MODEL)
     monkeypatch.setattr(pipeline, "place_affine", lambda *_: AffineResult(np.eye(4), {}))
     path = put(tmp_path / "a.nii.gz", head(), LARGE)
-    code, out, err = run("--image", f"{path}:FLAIR", "--image", f"{path}:T1c")
+    code, _, err = run("--image", f"{path}:FLAIR", "--image", f"{path}:T1c")
     assert code == (0 if trusted else 5)
     assert "placing the atlas" in err
     assert ("were FLAIR and T1c swapped?" in err) == (not trusted)

@@ -100,7 +100,7 @@ def tissue_ratios(case: Case, placed: Placed) -> list[Ratios]:
         if case.excluded is not None:
             mask &= ~case.excluded
         masks.append(mask)
-        blocks.append(np.ravel_multi_index(tuple(np.argwhere(mask).T // BLOCK), tuple(counts)))
+        blocks.append(np.asarray(np.ravel_multi_index(tuple(np.argwhere(mask).T // BLOCK), tuple(counts))))
 
     def one(channel: int) -> Ratios:
         if case.contrasts[channel].name not in ORDERS:

@@ -31,9 +31,9 @@ def report_data(
     """Everything the page shows, as JSON values; volumes are gzipped NIfTI and pictures PNG, in base64.
 
     Of the manifest it takes what `FROM_MANIFEST` names, the "stamps" of a run that was not the full one, the
-    outlined volumes of the rows under "volumes", and dose curves under "dose", if there are any: a list of {"name", "color", "dose" (Gy), "volume" (%)}, with
-    "low" and "high" (%) for a band, and under "limits" the rows of limits.tsv. Without `keep_face` images are
-    black where they would show a face.
+    outlined volumes of the rows under "volumes", and dose curves under "dose", if there are any: a list of
+    {"name", "color", "dose" (Gy), "volume" (%)}, with "low" and "high" (%) for a band, and under "limits" the
+    rows of limits.tsv. Without `keep_face` images are black where they would show a face.
     """
     grid, legend, images = result.case.grid, _legend(result), windowed(result)
     visible = np.ones((len(images), *grid.shape), bool) if keep_face else without_face(result)

@@ -18,6 +18,7 @@ from tumoar.result import Segmentation
 Mask = npt.NDArray[np.bool_]
 
 AROUND_BRAIN = 8.0  # mm: meninges and most of the skull; skin lies farther out
+IN_FRONT = 4.0  # mm, in front of the middle of the eyes
 AROUND_ORBIT = 6.0  # mm: fat and muscles around eyes and nerves
 BEYOND = 0.1
 """An image with less outside of what is shown than this part of it is stripped already."""
@@ -25,13 +26,15 @@ BEYOND = 0.1
 
 def shown(result: Segmentation) -> Mask:
     """(X, Y, Z) what a report shows of whole heads."""
-    spacing = result.case.grid.spacing
+    spacing = tuple(result.case.grid.spacing.tolist())
     brain = result.table.in_brain[result.votes.l] | (result.votes.z == 1) | _atlas_brain(result)
-    near = distance_to(ndi.binary_fill_holes(brain), spacing) <= AROUND_BRAIN
     eyes = _structures(result, "eye tissue", "eye fluid")
     nerves = _structures(result, "optic nerve", "optic chiasm")
+    front = _in_front(result, eyes)
+    margin = np.where(front, IN_FRONT, AROUND_BRAIN)
+    near = distance_to(ndi.binary_fill_holes(brain), spacing) <= margin
     orbit = distance_to(eyes | nerves, spacing) <= AROUND_ORBIT
-    return near & ~_in_front(result, eyes) | eyes | nerves | orbit & ~_in_front(result, eyes) | brain
+    return near | eyes | nerves | (orbit & ~front)
 
 
 def without_face(result: Segmentation) -> Mask:

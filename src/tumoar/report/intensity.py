@@ -54,7 +54,8 @@ def intensity_models(result: Segmentation) -> list[dict[str, Any]]:
 def bias_fields(result: Segmentation, visible: npt.NDArray[np.bool_]) -> list[dict[str, Any]]:
     """By what factor each MR contrast is brighter or darker: an axial picture, and the range in the brain.
 
-    Drawn where `visible` (N, X, Y, Z). The field is known up to a constant; it is shown around its median in the brain.
+    The field is known up to a constant; it is shown around its median in the brain, where `visible`
+    (N, X, Y, Z).
     """
     inside, at = brain(result), center(result)
 

@@ -104,7 +104,7 @@ def drawn_chain() -> tuple[gibbs.Chain, gibbs.State]:
     fit = gem.fit(case, model.atlas, placement.matrix, model.tumor_mm3, config.gem)
     shapes = (model.shape_z, model.shape_y)
     chain, state = gibbs.prepare(case, fit, shapes, model.tumor_mm3, config, seed=1)
-    for _ in range(chain.full_every):
+    for _ in range(chain.schedule.full_every):
         state, _ = gibbs.sweep(chain, state)
     return chain, state
 

@@ -42,6 +42,7 @@ from tumoar.contrasts import find_contrast
 from tumoar.evaluate import dice
 from tumoar.image import Grid
 from tumoar.inference import gibbs
+from tumoar.inference.schedule import Schedule
 from tumoar.inference.tally import Tally, Votes
 from tumoar.io.models import default_model
 from tumoar.labels import LabelTable
@@ -259,9 +260,9 @@ def votes(model: Model, p: Phantom, number: int, sweeps: GibbsConfig) -> Tally:
     region = p.pi[..., model.labels.in_brain].sum(-1) > 0
     own = joint.packed(volume, p.pi)
     known = p.held or (None, None)
-    pace = (sweeps.full_every, sweeps.rest_every, sweeps.burn_in)
+    pace = Schedule(sweeps.full_every, sweeps.rest_every, sweeps.burn_in)
     shapes = model.shape_z, model.shape_y
-    chain = gibbs.Chain(model.labels, volume, own, p.prior, *shapes, region, number, *known, *pace)
+    chain = gibbs.Chain(model.labels, volume, own, p.prior, *shapes, region, number, *known, pace)
     tally = Tally(model.labels, everywhere(p))
     for state, info in gibbs.sweeps(chain, gibbs.start(chain, p.theta, first_labels(model, p)), sweeps):
         if info.sweep > sweeps.burn_in:

@@ -5,7 +5,6 @@ good, bad, hang, greedy, crash (the first time only), busy (the first time only)
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -13,6 +12,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+
+from tumoar.io.manifest import write_manifest
+
+GTV = {
+    "name": "GTV", "outlined_cm3": 2.0, "mean_cm3": 2.0, "sd_cm3": 0.5, "p05_cm3": 1.0, "p95_cm3": 3.0,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -50,17 +55,18 @@ def publish(out: Path, contrast: str, kind: str) -> None:
         return
     work = out.with_name(f".{out.name}.{os.getpid()}")
     work.mkdir(parents=True)
-    (work / "segmentation.nii.gz").write_text(kind)
+    (work / "structures").mkdir()
+    for name in ("segmentation", "structures/GTV"):
+        (work / f"{name}.nii.gz").write_text(kind)
     manifest = {
         "reference": contrast,
         "status": "OK",
         "notes": [],
         "inputs": [{"contrast": contrast}],
         "seconds": {"fit": 0.1},
-        "volumes": [{"name": "GTV", "mean_cm3": 2.0, "p05_cm3": 1.0, "p95_cm3": 3.0}],
-        "files": {"segmentation.nii.gz": hashlib.sha256(kind.encode()).hexdigest()},
+        "volumes": [GTV],
     }
-    (work / "run.json").write_text(json.dumps(manifest))
+    write_manifest(work, manifest)
     os.rename(work, out)
 
 

@@ -18,6 +18,7 @@ from small_result import small_result
 
 import tumoar.cli as cli
 from tumoar.errors import UnreadableFileError
+from tumoar.io.manifest_schema import seal
 from tumoar.io.results import Options, write_result
 from tumoar.quality import Note
 from tumoar.report import read_data, render, report_data, schema
@@ -198,7 +199,7 @@ def replaced(out, content: bytes | None):
     else:
         (out / "report.html").write_bytes(content)
         manifest["files"]["report.html"] = hashlib.sha256(content).hexdigest()
-    (out / "run.json").write_text(json.dumps(manifest))
+    (out / "run.json").write_text(seal(manifest))
 
 
 def call(capfd, *arguments):

@@ -11,6 +11,7 @@ import tiny_model as tiny
 from scipy.special import logsumexp
 
 from tumoar.inference import gibbs
+from tumoar.inference.schedule import Schedule
 from tumoar.labels import LabelTable
 from tumoar.model import joint
 from tumoar.model.gmm import Theta
@@ -45,7 +46,8 @@ def mixtures(labels: joint.Labels, table: LabelTable = LABELS) -> np.ndarray:
 class TinyModel:
     """Priors of z and y on a grid of `shape`; `use` and what is held are free and all in use unless given.
 
-    Rows (X, Y) that `rest` must hold z at 0: they are drawn in every second sweep alone.
+    Rows (X, Y) that `rest` must hold z at 0: they are drawn in every second sweep alone. In every second
+    sweep tumor is considered only as far as `near` (X, Y, Z) says.
     """
 
     shape: tuple[int, int, int]
@@ -55,6 +57,7 @@ class TinyModel:
     held_z: np.ndarray | None = None
     held_y: np.ndarray | None = None
     rest: np.ndarray | None = None
+    near: np.ndarray | None = None
 
     @cached_property
     def in_use(self) -> np.ndarray:
@@ -64,9 +67,16 @@ class TinyModel:
     def pi(self) -> np.ndarray:
         return tiny.pi(self.shape)
 
+    @property
+    def schedule(self) -> Schedule:
+        """Full sweeps alone; or every second one; or none, with rows that rest in turn."""
+        always = 2**40
+        if self.rest is not None:
+            return Schedule(always, 2, always)
+        return Schedule() if self.near is None else Schedule(full_every=2)
+
     def chain(self, D: np.ndarray, seed: int = 0) -> gibbs.Chain:
         volume = joint.volume(np.ascontiguousarray(D, np.float32), self.in_use)
-        always = 2**40
         return gibbs.Chain(
             LABELS,
             volume,
@@ -77,7 +87,7 @@ class TinyModel:
             seed,
             self.held_z,
             self.held_y,
-            *((1, 1, 0) if self.rest is None else (always, 2, always)),
+            self.schedule,
         )
 
     def state(
@@ -86,6 +96,8 @@ class TinyModel:
         """Where a chain stands that has drawn all of this; `sweep` is not 0 if rows rest."""
         D = D.astype(float)
         active = np.where(self.in_use != UNUSED, np.uint8(2), np.uint8(0))
+        if self.near is not None:
+            active = np.minimum(active, self.near)
         if self.rest is None:
             return gibbs.State(sweep, theta, labels, reference.moments(D, t), active)
         active[self.rest] = 0
@@ -200,6 +212,11 @@ def _unequal(shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
     return {"use": use, "held_z": z, "held_y": y}
 
 
+def _near(shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
+    """A region of every second sweep: tumor and core in some voxels, tumor alone or nothing in others."""
+    return {"near": np.resize(np.array([0, 2, 1, 2, 0], np.uint8), shape)}
+
+
 def _resting(shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
     """Two rows without tumor that are drawn now and then."""
     rest = np.zeros(shape[:2], bool)
@@ -251,6 +268,8 @@ JOINT = {
     "cRBM on z, MRF on y, 3 contrasts, held": TinyModel(
         (2, 2, 3), (POINTED[0], WEAK_MRF[1]), _wider(tiny.prior()), **_unequal((2, 2, 3))
     ),
+    "a region": TinyModel((2, 2, 3), (tiny.crbm(1, -2.1), POINTED[1]), tiny.prior(), **_near((2, 2, 3))),
+    "a region, MRF": TinyModel((2, 2, 3), WEAK_MRF, tiny.prior(), **_near((2, 2, 3))),
     "rows that rest": TinyModel(
         (2, 2, 3), (tiny.crbm(1, -2.1), POINTED[1]), tiny.prior(), **_resting((2, 2, 3))
     ),

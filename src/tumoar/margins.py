@@ -35,9 +35,11 @@ def parse_margins(text: str) -> Margins:
     """From "ctv=20,ptv=3"."""
     found: dict[str, float] = {}
     for part in text.split(","):
-        name, _, number = part.strip().partition("=")
+        name, _, number = part.strip().lower().partition("=")
+        if name in found:
+            raise UsageError("margins", f"{name} is given twice", found=text, do="give one margin for each")
         try:
-            found[name.lower()] = float(number)
+            found[name] = float(number)
         except ValueError as error:
             raise UsageError("margins", f"no margin in '{part}'", do="write ctv=20,ptv=3") from error
     if set(found) - {"ctv", "ptv"} or not all(0 < mm <= LARGEST for mm in found.values()):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
 
 from tumoar.errors import BusyError, OutputError
 from tumoar.io.lock import locked
-from tumoar.io.manifest import MANIFEST, digests, published, read_manifest
+from tumoar.io.manifest import published, read_manifest, write_manifest
 
 
 def test_a_lock_that_a_dead_run_left_stops_nobody(tmp_path):
@@ -35,7 +34,7 @@ def contender(out, number, begin, hold):
             os.read(hold[1], 1)
             with published(out, "the result") as work:
                 (work / "a.tsv").write_text(str(number) * 1000)
-                (work / MANIFEST).write_text(json.dumps({"key": number, "files": digests(work)}))
+                write_manifest(work, {"key": str(number)})
         return 0
     except BusyError:
         os.write(hold[0], b"x")
@@ -63,7 +62,7 @@ def test_sixteen_at_once_fifty_times(tmp_path, record_property):
         os.write(done[1], b"x")
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         assert sorted(codes) == [0] + [BusyError.exit_code] * 15
-        assert read_manifest(out)["key"] == codes.index(0)
+        assert read_manifest(out)["key"] == str(codes.index(0))
         assert [p.name for p in out.parent.iterdir()] == ["out"]
         for end in (begin, started, *tried, *done):
             os.close(end)

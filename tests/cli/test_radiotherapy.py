@@ -26,6 +26,7 @@ from tumoar.image import Grid
 from tumoar.inference.affine import AffineResult
 from tumoar.io.dicom import only_series
 from tumoar.io.identity import merged, sealed
+from tumoar.io.manifest_schema import seal
 from tumoar.io.results import Options, read_manifest
 from tumoar.margins import Margins
 from tumoar.report import read_data
@@ -154,7 +155,7 @@ def test_another_patient_is_refused(folder, capfd, tmp_path):
     manifest = json.loads((out / "run.json").read_text())
     key = manifest["key"]
     manifest["patient"] = sealed(series.person, key)
-    (out / "run.json").write_text(json.dumps(manifest))
+    (out / "run.json").write_text(seal(manifest))
     assert len(manifest["patient"]) == 2
     assert not any(text in (out / "run.json").read_text() for text in PLANTED)
     code, _, err = call(capfd, "export", out, "--rtstruct", "--reference", folder / "t1c")
@@ -201,7 +202,7 @@ def test_limits_of_ones_own(folder, capfd, tmp_path):
     assert lights == [["red", "Brain", "mean"], ["amber", "GTV", "D0.03cc"], ["green", "Edema", "V70"]]
     assert "above it in 100 % of the samples" in told
     (tmp_path / "mine.toml").write_text('[[limit]]\nstructure = "Brain"\nmetric = "D0.03"\n')
-    code, _, err = call(capfd, *arguments, "--limits", tmp_path / "mine.toml")
+    code, _, err = call(capfd, *arguments, "--limits", tmp_path / "mine.toml", "--overwrite")
     assert (code, err.split()[0]) == (2, "E2-limits")
 
 

@@ -30,7 +30,7 @@ def test_a_patient_with_its_truth(label_file, tmp_path):
     simulate(tmp_path / "b", contrast=["T1c", "ct"], labels=label_file, core_ml=0.3, slices=2.0, seed=4)
     names = sorted(p.name for p in (tmp_path / "a").iterdir())
     truth = ["truth.json", "truth_labels.nii.gz", "truth_segmentation.nii.gz", "truth_tumor.nii.gz"]
-    assert names == ["CT.nii.gz", "T1c.nii.gz", *truth]
+    assert names == ["CT.nii.gz", "T1c.nii.gz", "run.json", *truth]
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     card = json.loads((tmp_path / "a" / "truth.json").read_text())

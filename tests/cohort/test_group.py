@@ -1,7 +1,6 @@
 """The summary: it adds up, says who is unusual, and its page opens anywhere."""
 
 import csv
-import json
 import re
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from small_result import small_result
 
 from tumoar.cohort.group import mark_unusual, summary, write_group
 from tumoar.cohort.supervise import Outcome, supervise, write_record
+from tumoar.io.manifest import read_manifest, write_manifest
 from tumoar.quality import Note
 from tumoar.report import render, report_data
 
@@ -28,11 +28,10 @@ def study(tmp_path, page):
     who[3] = replace(who[3], code=3, problem="E3-B61 T1c: no such file | file: <b>.nii.gz")
     for subject in who[:3]:
         supervise(subject, how)
-    path = how.result("sub-1") / "run.json"
-    manifest = json.loads(path.read_text())
+    manifest = read_manifest(how.result("sub-1"))
     manifest |= {"status": "NEEDS REVIEW", "notes": [{"id": "B43", "text": "no tumor found <i>"}]}
-    path.write_text(json.dumps(manifest))
     (how.result("sub-1") / "report.html").write_text(page, encoding="utf-8")
+    write_manifest(how.result("sub-1"), manifest)
     (tmp_path / "out" / "results" / ".sub-5.checkpoints").mkdir()
     return who, how
 

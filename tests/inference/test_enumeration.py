@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from tiny_chain import ENUMERATED, LABELS, MRF, SHIPPED_SIZE, TinyModel
 
 from tumoar.inference import gibbs
+from tumoar.inference.schedule import Schedule
 from tumoar.model import joint
 from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.voxels import UNUSED, WITH_DATA
@@ -97,16 +98,26 @@ def repeated(model: TinyModel, D: np.ndarray, copies: int) -> tuple[gibbs.Chain,
     return chain, split
 
 
-def sampled(model: TinyModel, D: np.ndarray, copies: int, sweeps: int) -> Marginals:
+def drawn(chain: gibbs.Chain, sweeps: int) -> Iterator[gibbs.State]:
+    """The chain as it is used, from no tumor at all, but with θ fixed."""
+    theta = tiny.theta()
+    state = gibbs.start(chain, theta, joint.Labels(*(np.zeros_like(chain.volume.use) for _ in range(3))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gibbs, "update_theta", lambda *rest: theta)
+        for _ in range(sweeps):
+            state, _ = gibbs.sweep(chain, state)
+            yield state
+
+
+def sampled(model: TinyModel, D: np.ndarray, copies: int, sweeps: int, full_every: int = 1) -> Marginals:
     """Over the last nine tenths of the sweeps of copies³ chains."""
     chain, split = repeated(model, D, copies)
-    theta, rng = tiny.theta(), np.random.default_rng(1)
-    labels = joint.Labels(*(np.zeros_like(chain.volume.use) for _ in range(3)))
+    burn_in = sweeps // 10
+    chain = replace(chain, schedule=Schedule(full_every=full_every, burn_in=burn_in))
     state = np.zeros((3, LABELS.K, int(np.prod(model.shape))))
     both, component = np.zeros(state.shape[-1]), np.zeros(LABELS.Q)
-    burn_in = sweeps // 10
-    for i in range(sweeps):
-        labels, moments = gibbs.draw_labels(chain, theta, labels, chain.everywhere, i, rng)
+    for i, now in enumerate(drawn(chain, sweeps)):
+        labels, moments = now.labels, now.moments
         if i < burn_in:
             continue
         l, z, y = (split(v) for v in (labels.l, labels.z, labels.y))
@@ -134,6 +145,28 @@ def test_sampler_agrees_with_enumeration(name):
     model = ENUMERATED[name]
     D = data(model)
     assert sampled(model, D, copies=6, sweeps=80).distance(exact(model, D)) < 0.025
+
+
+def only_where_it_is(likely, drawn, allowed):
+    """The region that depends most on the chain: tumor where it is now, and nowhere else."""
+    return np.where(allowed & (drawn > 0), np.uint8(2), np.uint8(0))
+
+
+@pytest.mark.parametrize("name", ["cRBM", "MRF", "held, unseen, unused"])
+def test_a_region_that_was_found_in_the_burn_in_changes_no_probability(name, monkeypatch):
+    """Two of three sweeps draw tumor only where it was when the burn-in ended, and hold it elsewhere."""
+    monkeypatch.setattr(gibbs, "around", only_where_it_is)
+    model = ENUMERATED[name]
+    D = data(model)
+    assert sampled(model, D, copies=6, sweeps=240, full_every=3).distance(exact(model, D)) < 0.025
+
+
+def test_a_region_that_followed_the_chain_to_its_end_would_change_them(monkeypatch):
+    monkeypatch.setattr(gibbs, "around", only_where_it_is)
+    monkeypatch.setattr(Schedule, "finds_region", Schedule.is_full)
+    model = ENUMERATED["cRBM"]
+    D = data(model)
+    assert sampled(model, D, copies=6, sweeps=240, full_every=3).distance(exact(model, D)) > 0.05
 
 
 @pytest.mark.slow

@@ -2,8 +2,9 @@
 
 Geweke 2004. One simulator draws θ, labels and data from the prior; the other repeats, from any state, data
 and t given θ and the labels, then two sweeps of Algorithm 1: the first takes the t of the data, the second
-the t that the first has drawn. Rows that rest are held in the first and drawn in the second. Both draw from
-one joint distribution if sweeps leave the posterior as it is.
+the t that the first has drawn. Rows that rest are held in the first and drawn in the second; with a region,
+the first draws tumor in it alone and the second everywhere. Both draw from one joint distribution if sweeps
+leave the posterior as it is.
 """
 
 from __future__ import annotations
@@ -82,7 +83,11 @@ def scores(model: TinyModel, draws: int, seed: int = 0) -> dict[str, float]:
     return dict(zip(names, ((b.mean(0) - a.mean(0)) / error).tolist()))
 
 
-@pytest.mark.parametrize("model", [ENUMERATED["cRBM"], JOINT["rows that rest"]], ids=["cRBM", "resting"])
+@pytest.mark.parametrize(
+    "model",
+    [ENUMERATED["cRBM"], JOINT["rows that rest"], JOINT["a region"]],
+    ids=["cRBM", "resting", "a region"],
+)
 def test_joint_distribution(model):
     z = scores(model, 250)
     assert len(z) >= 30

@@ -15,10 +15,11 @@ import small_head
 import tiny_model as tiny
 from scipy.ndimage import maximum_filter
 from scipy.signal import lfilter
-from tiny_chain import CRBM, ENUMERATED, LABELS, TinyModel, mixtures
+from tiny_chain import CRBM, ENUMERATED, LABELS, MRF, TinyModel, mixtures
 
 from tumoar.config import Config, GemConfig, GibbsConfig, Level
 from tumoar.inference import gem, gibbs
+from tumoar.inference.schedule import MARGIN, Schedule, around
 from tumoar.inference.tally import Tally, pooled
 from tumoar.io.models import default_model
 from tumoar.model import joint
@@ -130,7 +131,7 @@ def test_where_only_core_is_held_tumor_is_too(prepared):
 @pytest.mark.parametrize("pace", [(1, 1, 0), (5, 5, 20)], ids=["all", "resting"])
 def test_saved_and_loaded_it_continues_exactly(small, pace):
     c, state = small
-    c = replace(c, full_every=pace[0], rest_every=pace[1], rest_until=pace[2])
+    c = replace(c, schedule=Schedule(*pace))
     straight = state
     for _ in range(4):
         straight, _ = gibbs.sweep(c, straight)
@@ -172,7 +173,7 @@ def test_tumor_and_tissue_are_found_and_forbidden_states_never_drawn(small):
 
 def test_sweeps_between_full_ones_look_only_near_likely_tumor(small):
     c, state = small
-    c = replace(c, full_every=3)
+    c = replace(c, schedule=Schedule(full_every=3, burn_in=6))
     full, sizes = state, []
     for _ in range(6):
         full, _ = gibbs.sweep(c, full)
@@ -181,13 +182,48 @@ def test_sweeps_between_full_ones_look_only_near_likely_tumor(small):
         assert not full.labels.y[full.active < 2].any()
     assert sizes[0] == sizes[1] == sizes[2] < c.region.sum()
     assert small_head.dice(full.labels.z == 1, small_head.truth()[1] == 1) > 0.9
-    every, _ = gibbs.sweep(replace(c, full_every=1), state)
+    every, _ = gibbs.sweep(replace(c, schedule=Schedule()), state)
     assert np.array_equal(every.active, c.everywhere)
+
+
+def test_the_region_is_fixed_once_samples_are_counted(small):
+    c, state = small
+    c = replace(c, schedule=Schedule(full_every=3, burn_in=4))
+    regions = []
+    for _ in range(12):
+        state, _ = gibbs.sweep(c, state)
+        regions.append(state.active)
+    assert regions[3] is not regions[2]  # sweep 4 is full and of the burn-in
+    assert all(region is regions[3] for region in regions[4:])
+    bare = replace(c, schedule=Schedule(full_every=3, burn_in=0))
+    assert np.array_equal(gibbs.sweep(bare, small[1])[0].active, c.everywhere)
+
+
+@pytest.mark.parametrize("shapes", [CRBM, MRF], ids=["cRBM", "MRF"])
+def test_outside_the_region_tumor_is_held_at_its_value(shapes):
+    shape = (3, 4, 5)
+    rng = np.random.default_rng(3)
+    D = rng.standard_normal((tiny.N, *shape)).astype(np.float32)
+    c = replace(chain(D, shapes), schedule=Schedule(full_every=2**30))
+    level = rng.integers(0, 3, shape).astype(np.uint8)
+    z, y = ((level >= n).astype(np.uint8) for n in (1, 2))
+    inside = rng.integers(0, 3, shape).astype(np.uint8)
+    l = np.full(shape, int(np.flatnonzero(LABELS.in_brain)[0]), np.uint8)
+    state = gibbs.start(c, tiny.theta(), joint.Labels(l, z, y))
+    state = replace(state, sweep=1, active=inside)
+    drawn = set()
+    for _ in range(40):
+        state, _ = gibbs.sweep(c, replace(state, theta=tiny.theta()))
+        now = state.labels.z + state.labels.y
+        assert np.array_equal(now[inside == 0], level[inside == 0])
+        assert np.array_equal((now == 2)[inside == 1], (level == 2)[inside == 1])
+        drawn.add(now.tobytes())
+    assert len(drawn) > 5
 
 
 def test_rows_far_from_tumor_rest_between_their_turns(small):
     c, state = small
-    c = replace(c, full_every=6, rest_every=3, rest_until=10)
+    c = replace(c, schedule=Schedule(full_every=6, rest_every=3, burn_in=10))
     held = []
     for sweep in range(1, 15):
         before = state
@@ -211,7 +247,11 @@ def test_margin_around_likely_tumor_is_the_same_as_over_the_whole_volume():
     corner[0, 16, 22] = 1
     few = (2 * (rng.random((20, 17, 23)) < 0.001)).astype(np.uint8)
     for level in (corner, few, 0 * few):
-        np.testing.assert_array_equal(gibbs._widened(level), maximum_filter(level, 2 * gibbs.MARGIN + 1))
+        whole = maximum_filter(level, 2 * MARGIN + 1)
+        everywhere = np.ones(level.shape, bool)
+        np.testing.assert_array_equal(around(level, 0 * level, everywhere), whole)
+        np.testing.assert_array_equal(around(0 * level, level, everywhere), whole)
+    assert not around(few + 2, few, np.zeros(few.shape, bool)).any()
 
 
 def labels_of(l: list[int], z: list[int], y: list[int]) -> joint.Labels:

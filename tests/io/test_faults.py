@@ -18,7 +18,7 @@ from faults import BROKEN, FULL, KILLED, READ_ONLY, REFUSED, WELL, count_steps, 
 from tumoar.errors import IntegrityError, OutputError
 from tumoar.io import manifest as module
 from tumoar.io.files import beside
-from tumoar.io.manifest import MANIFEST, added, digests, published, read_manifest, tidy
+from tumoar.io.manifest import MANIFEST, added, published, read_manifest, tidy, write_manifest
 
 
 def writing(out: Path, key: str, size: int = 10):
@@ -30,7 +30,7 @@ def writing(out: Path, key: str, size: int = 10):
             for name in ("a.tsv", "structures/GTV.nii.gz"):
                 with beside(work / name) as temporary:
                     temporary.write_bytes(key.encode() * size)
-            (work / MANIFEST).write_text(json.dumps({"key": key, "files": digests(work)}))
+            write_manifest(work, {"key": key})
 
     return action
 

@@ -31,7 +31,8 @@ from tumoar.image import Grid
 from tumoar.io import store
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.images import read_image
-from tumoar.io.manifest import MANIFEST, digests, published, read_manifest
+from tumoar.io.manifest import MANIFEST, published, read_manifest, write_manifest
+from tumoar.io.manifest_schema import seal
 
 GRID = Grid((8, 6, 4), np.diag([-1.0, -1.5, 2.0, 1.0]))
 LITTLE = 64 * 2**20  # bytes of memory that a refusal may take
@@ -88,7 +89,7 @@ def test_names_that_lead_elsewhere(record_property):
 def test_a_manifest_that_leads_elsewhere(tmp_path, elsewhere, name):
     out = tmp_path / "out"
     out.mkdir()
-    (out / MANIFEST).write_text(json.dumps({"key": "k", "files": {name: "0" * 64}}))
+    (out / MANIFEST).write_text(seal({"format": "tumoar result", "files": {name: "0" * 64}}))
     with pytest.raises(IntegrityError, match="names a file elsewhere"):
         read_manifest(out)
 
@@ -123,7 +124,7 @@ def test_a_result_takes_the_place_of_a_link(tmp_path, elsewhere):
     """The link goes, what it led to stays."""
     (tmp_path / "out").symlink_to(elsewhere)
     with published(tmp_path / "out", "the result") as work:
-        (work / MANIFEST).write_text(json.dumps({"key": "k", "files": digests(work)}))
+        write_manifest(work, {"key": "k"})
     assert read_manifest(tmp_path / "out")["key"] == "k"
     assert not (tmp_path / "out").is_symlink()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "out"]

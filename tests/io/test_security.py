@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import tracemalloc
 import zlib
@@ -18,6 +17,7 @@ from tumoar.errors import IntegrityError, TumoarError
 from tumoar.image import Grid
 from tumoar.io.images import read_image
 from tumoar.io.manifest import MANIFEST, added, read_manifest, tidy
+from tumoar.io.manifest_schema import seal
 
 GRID = Grid((8, 6, 4), np.diag([-1.0, -1.5, 2.0, 1.0]))
 GIGABYTE = 10**9
@@ -83,7 +83,7 @@ def test_sequences_of_a_million_items(paths):
 
 def finished(out, files=None):
     out.mkdir()
-    (out / MANIFEST).write_text(json.dumps({"key": "k", "files": files or {}}))
+    (out / MANIFEST).write_text(seal({"format": "tumoar result", "files": files or {}}))
     return out
 
 

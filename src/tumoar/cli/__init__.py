@@ -27,6 +27,7 @@ from tumoar.cli.report import report
 from tumoar.cli.segment import segment
 from tumoar.cli.simulate import simulate
 from tumoar.cli.stop import end_when_stopped
+from tumoar.cli.strict import StrictCommand
 from tumoar.cli.train import atlas, prepare
 from tumoar.cli.train_shape import combine, shape
 from tumoar.errors import ResourceError, TumoarError
@@ -41,14 +42,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (demo, segment, inspect, export, dose, report, evaluate, cohort, simulate, doctor):
-    app.command()(command)
+    app.command(cls=StrictCommand)(command)
 app.add_typer(model)
 
 train = typer.Typer(
     name="train", help="Train the model's parts from label maps.", no_args_is_help=True, rich_markup_mode=None
 )
 for part in (prepare, atlas, shape, combine):
-    train.command()(part)
+    train.command(cls=StrictCommand)(part)
 app.add_typer(train)
 
 

@@ -32,10 +32,14 @@ def demo(
     from tumoar.cli.run import Request, execute, finished, require_memory
     from tumoar.cli.watch import Watch
     from tumoar.config import FAST, Config
+    from tumoar.io.files import absolute
     from tumoar.io.models import default_model
+    from tumoar.io.outputs import require_place
     from tumoar.io.results import add_table
     from tumoar.simulate import Acquisition, draw_patient
 
+    output = absolute(output)
+    require_place(output, overwrite=overwrite)
     model = default_model()
     with Watch() as watch:
         watch.say(f"drawing a patient: head from the atlas, tumor from the shape prior, seed {seed}")

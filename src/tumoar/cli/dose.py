@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tumoar.errors import UnreadableFileError, UsageError, not_written
+from tumoar.errors import UnreadableFileError, UsageError
 
 if TYPE_CHECKING:
     from tumoar.io.structures import Dosed
     from tumoar.limits import Limit, Verdict
 
+KIND = "set of doses"
 PICTURES = ("dvh.png", "dvh.svg")
 SHOWN = ("volume_cm3", "mean_Gy", "D5_Gy", "D50_Gy", "D95_Gy", "D0.03cc_Gy")
 
@@ -34,11 +34,16 @@ def dose(
         Path | None,
         typer.Option("--output", "-o", help="Folder for tables and curves (default: into a result)."),
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the doses that are there.")] = False,
 ) -> None:
     """Dose-volume histograms: D5, D50, D95, D0.03cc, mean; a traffic light of limits."""
     from tumoar.io.dose import dose_person, read_dose
+    from tumoar.io.outputs import require_empty
     from tumoar.io.structures import dosed
 
+    given = [path for path in (structures, dose, reference, limits) if path is not None]
+    if output is not None:
+        require_empty(output, given, overwrite=overwrite, kind=KIND)
     bounds = _limits(limits)
     image = read_dose(dose)
     person = dose_person(dose)
@@ -64,7 +69,7 @@ def dose(
     tables: dict[str, Sequence[Mapping[str, Any]]] = {"dose.tsv": rows}
     if verdicts:
         tables["limits.tsv"] = [v.row() for v in verdicts]
-    _write(output or structures, tables, ours, theirs, into_result=output is None)
+    _write(output, structures, tables, ours, theirs, given, overwrite=overwrite)
 
 
 def _limits(path: Path | None) -> tuple[Limit, ...]:
@@ -118,13 +123,18 @@ def _judged(limits: Sequence[Limit], found: Sequence[Dosed]) -> list[Verdict]:
 
 
 def _write(
-    folder: Path,
+    folder: Path | None,
+    result: Path,
     tables: Mapping[str, Sequence[Mapping[str, Any]]],
     ours: Sequence[Dosed],
     theirs: Sequence[Dosed],
+    given: Sequence[Path],
     *,
-    into_result: bool,
+    overwrite: bool,
 ) -> None:
+    """Tables and curves into a folder of their own, or into the result, with its report."""
+    from tumoar.io.files import absolute
+    from tumoar.io.outputs import new_folder
     from tumoar.io.results import REPORT, added, write_table
     from tumoar.report import read_data, render
     from tumoar.report.dose import curve, picture
@@ -134,16 +144,14 @@ def _write(
     curves, references = (
         [curve(i.name, i.color, i.found, top) for i in side if i.found.dvh.volume] for side in (ours, theirs)
     )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with added(folder) if into_result else nullcontext(folder) as work:
-            for name, rows in tables.items():
-                write_table(work / name, rows)
-            picture([work / name for name in PICTURES], curves, references)
-            if into_result:
-                page = read_data((folder / REPORT).read_text(encoding="utf-8"))
-                page |= {"dose": curves, "limits": [_shown(row) for row in tables.get("limits.tsv", ())]}
-                (work / REPORT).write_text(render(page), encoding="utf-8")
-    except OSError as error:
-        raise not_written("cannot write the doses", error, folder) from error
-    typer.echo(f"{folder.name}: {', '.join([*tables, *PICTURES, *([REPORT] if into_result else [])])}")
+    place = added(result) if folder is None else new_folder(folder, KIND, given, overwrite=overwrite)
+    with place as work:
+        for name, rows in tables.items():
+            write_table(work / name, rows)
+        picture([work / name for name in PICTURES], curves, references)
+        if folder is None:
+            page = read_data((result / REPORT).read_text(encoding="utf-8"))
+            page |= {"dose": curves, "limits": [_shown(row) for row in tables.get("limits.tsv", ())]}
+            (work / REPORT).write_text(render(page), encoding="utf-8")
+    written = [*tables, *PICTURES, *([REPORT] if folder is None else [])]
+    typer.echo(f"{absolute(folder or result).name}: {', '.join(written)}")

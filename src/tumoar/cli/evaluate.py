@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tumoar.errors import GeometryError, UsageError, not_written
+from tumoar.errors import GeometryError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Values = Mapping[str, Sequence[int]]
     Map = tuple[npt.NDArray[np.int64], Grid]
 
+KIND = "set of scores"
 SHOWN = ("dice", "hausdorff95", "surface_dice_2mm", "volume", "reference_volume")
 
 
@@ -44,10 +45,17 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for tables and box plots.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the scores that are there.")
+    ] = False,
 ) -> None:
     """Dice, Hausdorff distance (95 %), surface distances and volumes against references."""
+    from tumoar.io.outputs import require_empty
     from tumoar.labels import default_labels
 
+    given = [*results, *reference, *(against or [])]
+    if output is not None:
+        require_empty(output, given, overwrite=overwrite, kind=KIND)
     table = default_labels()
     known = [o.name for o in table.organs]
     meaning = parse_values(values or [], known)
@@ -77,7 +85,7 @@ def evaluate(
                 f"(95 % {pair['low']:+} to {pair['high']:+}, {pair['patients']} patients)"
             )
     if output is not None:
-        _write(output, tables, ours, theirs)
+        _write(output, tables, ours, theirs, given, overwrite=overwrite)
 
 
 def parse_values(given: Sequence[str], known: Sequence[str]) -> Values:
@@ -266,16 +274,17 @@ def _write(
     tables: Mapping[str, Sequence[Mapping[str, Any]]],
     ours: Sequence[Mapping[str, Scores]],
     theirs: Sequence[Mapping[str, Scores]] | None,
+    given: Sequence[Path],
+    *,
+    overwrite: bool,
 ) -> None:
+    from tumoar.io.files import absolute
+    from tumoar.io.outputs import new_folder
     from tumoar.io.results import write_table
     from tumoar.report.boxes import box_plots
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with new_folder(folder, KIND, given, overwrite=overwrite) as work:
         for name, rows in tables.items():
-            write_table(folder / name, rows)
-        sides = {"this": ours} | ({"against": theirs} if theirs else {})
-        box_plots(folder / "boxes.png", sides)
-    except OSError as error:
-        raise not_written("cannot write the scores", error, folder) from error
-    typer.echo(f"{folder.name}: {', '.join([*tables, 'boxes.png'])}")
+            write_table(work / name, rows)
+        box_plots(work / "boxes.png", {"this": ours} | ({"against": theirs} if theirs else {}))
+    typer.echo(f"{absolute(folder).name}: {', '.join([*tables, 'boxes.png'])}")

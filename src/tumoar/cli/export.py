@@ -31,11 +31,12 @@ def export(
     if not rtstruct and not seg:
         raise UsageError("export", "nothing to write", do="give --rtstruct, --seg or both")
     from tumoar.io.export import export as run
+    from tumoar.io.files import absolute
     from tumoar.io.images import series_at
 
     series = series_at(reference)
     names, notes = run(folder, series, rtstruct=rtstruct, seg=seg, smooth=smooth, trust=trust_headers)
     for name in names:
-        typer.echo(f"{folder.name}/{name}: automatic, unreviewed")
+        typer.echo(f"{absolute(folder).name}/{name}: automatic, unreviewed")
     for note in notes:
         typer.echo(f"note: {note}")

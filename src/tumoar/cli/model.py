@@ -54,9 +54,11 @@ def import_samseg(
     mesh: Annotated[str, typer.Option(help="Which mesh of the folder.")] = "atlas_level2.txt.gz",
 ) -> None:
     """Import a SAMSEG atlas as a model of its own structures."""
+    from tumoar.io.outputs import require_new_model
     from tumoar.io.samseg import import_samseg as read
     from tumoar.io.store import save_atlas
 
+    require_new_model(output)
     atlas = read(folder, mesh)
     digest = save_atlas(output, atlas)
     _describe(atlas)

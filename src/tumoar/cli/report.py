@@ -12,6 +12,7 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A finished result.", show_default=False)],
 ) -> None:
     """Make the report of a finished result again, from what its page holds."""
+    from tumoar.io.files import absolute
     from tumoar.io.results import REPORT, added, read_manifest
     from tumoar.report import read_page, render
 
@@ -19,4 +20,4 @@ def report(
     page = render(read_page(folder / REPORT))
     with added(folder) as work:
         (work / REPORT).write_text(page, encoding="utf-8")
-    typer.echo(f"{folder.name}/{REPORT}")
+    typer.echo(f"{absolute(folder).name}/{REPORT}")

@@ -9,6 +9,7 @@ import resource
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tumoar.io.files import require_own
 from tumoar.io.identity import Person, sealed
 from tumoar.io.lock import locked
 from tumoar.io.manifest import tidy
+from tumoar.io.outputs import require_place
 from tumoar.io.results import MANIFEST, Options, read_manifest, status, write_result
 from tumoar.model.generative import Model
 from tumoar.numerics.threads import use_threads
@@ -56,6 +58,7 @@ class Request:
     resume: bool = False
     overwrite: bool = False
     threads: int | None = None
+    inputs: tuple[Path, ...] = ()  # files and folders that were given
     digests: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the input files by contrast
     person: Person = field(default=(), repr=False)  # kept as digests only
     stamps: tuple[str, ...] = ()  # "fast", "demo": shown with the result
@@ -72,6 +75,7 @@ def execute(
     with locked(request.out):
         require_own(folder.parent, folder)
         tidy(request.out)
+        require_place(request.out, request.inputs, overwrite=request.overwrite)
         if not request.overwrite and _is_done(request.out, key):
             shutil.rmtree(folder, ignore_errors=True)  # left where a run was stopped after its last step
             watch.say(f"{request.out.name}: already done, nothing was changed")
@@ -102,13 +106,17 @@ def execute(
         notes = review(result)
         done = watch.stage("write")
         manifest = describe(result, model, request, key, threads)
-        page = lambda whole: render(  # noqa: E731
-            report_data(result, notes, whole, keep_face=request.keep_face)
-        )
-        write_result(request.out, result, notes, manifest, request.options, page, watch.lines)
+        page = partial(_page, result, request.keep_face)
+        notes = write_result(request.out, result, notes, manifest, request.options, page, watch.lines)
         done()
         shutil.rmtree(folder, ignore_errors=True)
     return result, notes
+
+
+def _page(result: Segmentation, keep_face: bool, manifest: Mapping[str, Any]) -> str:
+    """The report of a result from its finished manifest."""
+    notes = [Note(n["id"], n["text"]) for n in manifest["notes"]]
+    return render(report_data(result, notes, manifest, keep_face=keep_face))
 
 
 def limit_threads(count: int | None) -> int:
@@ -247,15 +255,13 @@ def finished(result: tuple[Segmentation, Sequence[Note]], out: Path, watch: Watc
 
 def _is_done(out: Path, key: str) -> bool:
     """Whether the same result is there (B56); another one is refused (B57)."""
-    if not out.exists():
+    if not (out / MANIFEST).is_file():
         return False
-    if (out / MANIFEST).is_file() and read_manifest(out).get("key") == key:
+    if read_manifest(out).get("key") == key:
         return True
-    if out.is_dir() and not any(out.iterdir()):
-        return False
     raise IntegrityError(
         "B57",
-        "the output folder holds something else",
+        "the output folder holds a result of other images or settings",
         file=out,
-        do="choose another folder, or replace it with --overwrite",
+        do="choose another folder, or replace the result with --overwrite",
     )

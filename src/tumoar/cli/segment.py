@@ -11,6 +11,7 @@ import typer
 
 from tumoar.cli.images import UseForm, parse_images
 from tumoar.errors import TumoarError, UnreadableFileError, UsageError
+from tumoar.io.files import absolute
 
 if TYPE_CHECKING:
     from tumoar.cli.run import Request
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tumoar.result import Segmentation
 
 NEEDS_REVIEW = 13
+LARGEST_SPECK = 10.0  # cm³
 
 
 class Prior(StrEnum):
@@ -78,7 +80,7 @@ def segment(
         bool, typer.Option("--ablate", help="Again with every subset of the contrasts, as a table.")
     ] = False,
     min_volume: Annotated[
-        float, typer.Option(min=0, help="Remove parts of a structure below this, cm³.")
+        float, typer.Option(min=0, max=LARGEST_SPECK, help="Remove parts of a structure below this, cm³.")
     ] = 0.0,
     save_samples: Annotated[
         bool, typer.Option("--save-samples", help="Write every sample as a label map.")
@@ -103,7 +105,7 @@ def segment(
     max_memory: Annotated[float | None, typer.Option(min=0.1, help="GB; refuse what needs more.")] = None,
     use_form: Annotated[UseForm | None, typer.Option(help="Which form where sform and qform differ.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the result that is there.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Events as JSON lines.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 13 if the result needs review.")] = False,
@@ -111,6 +113,7 @@ def segment(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every step.")] = False,
 ) -> None:
     """Outline tumor and organs at risk: any subset of T1, T1c, T2, FLAIR, DIR, CT, or named images."""
+    output = absolute(output)
     given = {"T1": t1, "T1c": t1c, "T2": t2, "FLAIR": flair, "DIR": dir, "CT": ct}
     files = {name: path for name, path in given.items() if path is not None}
     for name, path in parse_images(image or []):
@@ -133,10 +136,13 @@ def segment(
         warm_blas,
     )
     from tumoar.cli.watch import Watch
+    from tumoar.io.outputs import require_place
     from tumoar.io.results import Options
     from tumoar.margins import parse_margins
     from tumoar.pipeline import place
 
+    inputs = (*files.values(), *(p for p in (exclude, fix_tumor, model, config) if p is not None))
+    require_place(output, inputs, overwrite=overwrite)
     chosen = load(model)
     names = tuple(structures.split(",")) if structures else ()
     for name in names:
@@ -168,6 +174,7 @@ def segment(
             resume=resume,
             overwrite=overwrite,
             threads=threads,
+            inputs=inputs,
             digests=digests,
             person=person,
             stamps=stamps,

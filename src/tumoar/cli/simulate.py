@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from tumoar.image import Grid
 
+KIND = "simulation"
+
 
 def simulate(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for images and truth.")],
@@ -32,11 +34,16 @@ def simulate(
     slices: Annotated[float, typer.Option(min=0.5, max=10.0, help="Slice thickness in mm.")] = 1.0,
     skull_stripped: Annotated[bool, typer.Option("--skull-stripped", help="Leave the brain only.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same patient.")] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the simulation that is there.")
+    ] = False,
 ) -> None:
     """Make a synthetic patient: a head and a tumor, their images, and the truth."""
     import numpy as np
 
+    from tumoar.io.files import absolute
     from tumoar.io.nifti import write_nifti
+    from tumoar.io.outputs import new_folder, require_empty
     from tumoar.labels import default_labels
     from tumoar.simulate import Acquisition, draw_blob, draw_place
     from tumoar.simulate import simulate as make
@@ -48,6 +55,8 @@ def simulate(
         if name.lower() not in known:
             do = f"use one of {', '.join(known.values())}"
             raise UsageError("contrast", f"contrast '{name}' cannot be simulated", do=do)
+    given = [path for path in (labels, atlas) if path is not None]
+    require_empty(output, given, overwrite=overwrite, kind=KIND)
     table = default_labels()
     rng_head, rng_tumor, rng_scan = np.random.default_rng(seed).spawn(3)
     label_map, grid = _read(labels) if labels else _drawn(atlas, rng_head)
@@ -59,12 +68,6 @@ def simulate(
     scans = [Acquisition(known[name.lower()], thick) for name in names]
     images, truth = make(label_map, grid, tumor, scans, table, rng_scan, skull_stripped=skull_stripped)
 
-    output.mkdir(parents=True, exist_ok=True)
-    for name, image in images.items():
-        write_nifti(output / f"{name}.nii.gz", image.data, image.grid)
-    for name, volume in (("labels", truth.l), ("tumor", truth.z.astype(np.uint8) + truth.y)):
-        write_nifti(output / f"truth_{name}.nii.gz", volume, truth.grid)
-    write_nifti(output / "truth_segmentation.nii.gz", truth.exclusive, truth.grid)
     card = {
         "seed": seed,
         "contrasts": list(images),
@@ -73,8 +76,15 @@ def simulate(
         "core_ml": round(float(truth.y.sum()) * grid.voxel_volume / 1000, 2),
         "whole_ml": round(float(truth.z.sum()) * grid.voxel_volume / 1000, 2),
     }
-    (output / "truth.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    typer.echo(f"{output.name}: {', '.join(images)}; core {card['core_ml']} ml, whole {card['whole_ml']} ml")
+    with new_folder(output, KIND, given, overwrite=overwrite) as work:
+        for name, image in images.items():
+            write_nifti(work / f"{name}.nii.gz", image.data, image.grid)
+        for name, volume in (("labels", truth.l), ("tumor", truth.z.astype(np.uint8) + truth.y)):
+            write_nifti(work / f"truth_{name}.nii.gz", volume, truth.grid)
+        write_nifti(work / "truth_segmentation.nii.gz", truth.exclusive, truth.grid)
+        (work / "truth.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    name = absolute(output).name
+    typer.echo(f"{name}: {', '.join(images)}; core {card['core_ml']} ml, whole {card['whole_ml']} ml")
 
 
 def _read(path: Path) -> tuple[npt.NDArray[np.uint8], Grid]:

@@ -27,27 +27,31 @@ def prepare(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the prepared label maps.")],
     table: Annotated[Path | None, typer.Option(help="Table of source codes (TOML).")] = None,
     labels: Annotated[Path | None, typer.Option(help="Table of structures (TOML).")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the maps that are there.")] = False,
 ) -> None:
     """Bring label maps of another vocabulary to ours and tell volumes out of the published range."""
     import tomllib
 
     from tumoar.io.nifti import write_nifti
+    from tumoar.io.outputs import new_folder
     from tumoar.train.prepare import default_heads, out_of_range, parse_heads, volumes
     from tumoar.train.prepare import prepare as prepare_one
 
     structures = _labels(labels)
     heads = default_heads() if table is None else parse_heads(tomllib.loads(table.read_text("utf-8")))
-    output.mkdir(parents=True, exist_ok=True)
-    for path in label_maps:
-        image = _read(path)
-        prepared = prepare_one(_integers(image), image.grid, heads, structures, name=path.name)
-        write_nifti(output / path.name, prepared, image.grid)
-        measured = volumes(prepared, image.grid, structures)
-        odd = out_of_range(measured, heads)
-        remarks = [
-            f"{name} {found:.2f} ml, published {low:g}-{high:g}" for name, (found, low, high) in odd.items()
-        ]
-        typer.echo(f"{path.name}: " + ("; ".join(remarks) if remarks else "all volumes as published"))
+    if len({path.name for path in label_maps}) < len(label_maps):
+        raise UsageError("heads", "two label maps have one name", do="rename one of them")
+    with new_folder(output, "set of label maps", label_maps, overwrite=overwrite) as work:
+        for path in label_maps:
+            image = _read(path)
+            prepared = prepare_one(_integers(image), image.grid, heads, structures, name=path.name)
+            write_nifti(work / path.name, prepared, image.grid)
+            odd = out_of_range(volumes(prepared, image.grid, structures), heads)
+            remarks = [
+                f"{name} {found:.2f} ml, published {low:g}-{high:g}"
+                for name, (found, low, high) in odd.items()
+            ]
+            typer.echo(f"{path.name}: " + ("; ".join(remarks) if remarks else "all volumes as published"))
 
 
 def atlas(
@@ -72,9 +76,11 @@ def atlas(
 ) -> None:
     """Train the mesh atlas from label maps with our indices (see `train prepare`)."""
     from tumoar import __version__
+    from tumoar.io.outputs import require_new_model
     from tumoar.io.store import save_atlas
     from tumoar.train.atlas import AtlasSettings, figures, to_atlas
 
+    require_new_model(output)
     heads, kept = [path.name for path in label_maps], held_out or []
     if set(heads) & set(kept):
         raise UsageError("heads", "a label map kept for tests cannot train", found=sorted({*heads} & {*kept}))

@@ -40,12 +40,14 @@ def shape(
 
     from tumoar import __version__
     from tumoar.io.checkpoint import Checkpoints
+    from tumoar.io.outputs import require_new_model
     from tumoar.io.shapes import shape_section
     from tumoar.io.store import save_sections
     from tumoar.model.shape.crbm import sparse
     from tumoar.train import shape as training
     from tumoar.train.shape_data import split_by_patient
 
+    require_new_model(output)
     if not maps or set(maps) - set("zy"):
         raise UsageError("maps", "maps must be z, y or zy", found=maps)
     try:
@@ -84,8 +86,10 @@ def combine(
     output: Annotated[Path, typer.Option("-o", "--output", help="The model file to write.")],
 ) -> None:
     """Join the sections of several model files in one."""
+    from tumoar.io.outputs import require_new_model
     from tumoar.io.store import Section, load_sections, save_sections
 
+    require_new_model(output)
     sections: dict[str, Section] = {}
     for path in models:
         for name, section in load_sections(path).items():

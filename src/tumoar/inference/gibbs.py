@@ -7,20 +7,20 @@ the number of the sweep: a state that is saved and loaded continues exactly as i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property, reduce
 from operator import add
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.ndimage import maximum_filter
 
 from tumoar.config import Config, GibbsConfig
 from tumoar.image import Case
 from tumoar.inference.evidence import evidence
 from tumoar.inference.gem import Fit
 from tumoar.inference.initialise import enhancing, released, start_labels, start_prior, voxels_in_use
+from tumoar.inference.schedule import Schedule, around
 from tumoar.labels import LabelTable
 from tumoar.model import joint
 from tumoar.model.atlas import pi as label_pi
@@ -35,20 +35,14 @@ from tumoar.numerics.voxels import UNUSED, Groups, Prior, Volume
 Field = npt.NDArray[np.float32]
 Held = npt.NDArray[np.int8]
 
-MARGIN = 5
-"""Voxels around likely tumor in which sweeps between full ones consider it."""
-
 
 @dataclass(frozen=True)
 class Chain:
     """What does not change: data, prior, shape priors, seed.
 
-    Every `full_every`-th sweep considers tumor in all of `region`; those between consider tumor, and core,
-    only near voxels where it was likely the last time. Of the latter, up to sweep `rest_until`, only every
-    `rest_every`-th draws rows of voxels in which no tumor is considered; l and t of these are held in the
-    others, which changes no distribution. `pi` holds the label probabilities at the fitted nodes. Tumor is
-    possible in `region`. Where `held_z` (X, Y, Z) is 0 or 1, z is held at that value; -1 leaves it free; y
-    likewise. Densities count with the power `tau`.
+    `pi` holds the label probabilities at the fitted nodes. Tumor is possible in `region`. Where `held_z`
+    (X, Y, Z) is 0 or 1, z is held at that value; -1 leaves it free; y likewise. Which voxels a sweep
+    considers is the `schedule`'s. Densities count with the power `tau`.
     """
 
     labels: LabelTable
@@ -61,9 +55,7 @@ class Chain:
     seed: int
     held_z: Held | None = None
     held_y: Held | None = None
-    full_every: int = 1
-    rest_every: int = 1
-    rest_until: int = 0
+    schedule: Schedule = field(default_factory=Schedule)
     tau: float = 1.0
 
     @cached_property
@@ -86,8 +78,8 @@ class Chain:
 class State:
     """Where a chain stands after `sweep` sweeps.
 
-    θ, labels, the moments of the t drawn with them, and what is considered where before the next full sweep:
-    `active` (X, Y, Z) is 0, 1 (tumor) or 2 (also its core). `rest` are the moments of rows that may rest.
+    θ, labels, the moments of the t drawn with them, and what sweeps that are not full consider: `active`
+    (X, Y, Z) is 0, 1 (tumor) or 2 (also its core). `rest` are the moments of rows that may rest.
     """
 
     sweep: int
@@ -99,7 +91,7 @@ class State:
 
 
 class Info(NamedTuple):
-    """What a sweep has to tell: its number, voxels of tumor and of core, and how many changed."""
+    """Diagnostics of a sweep: its number, voxels of tumor and of core, and how many changed."""
 
     sweep: int
     tumor: int
@@ -141,11 +133,11 @@ def prepare(
     first = _as_held(first, held_z, held_y, labels)
     region = (use != UNUSED) & (brain > 0)
     own = joint.packed(volume, pi)
-    pace = (config.gibbs.full_every, config.gibbs.rest_every, config.gibbs.burn_in)
+    schedule = Schedule(config.gibbs.full_every, config.gibbs.rest_every, config.gibbs.burn_in)
     told = evidence(volume, fit.labels, first, fit.theta)
     tau = told if config.gibbs.tau == "images" else config.gibbs.tau
     shapes = heard(shapes, config, told)
-    chain = Chain(labels, volume, own, prior, *shapes, region, seed, held_z, held_y, *pace, tau)
+    chain = Chain(labels, volume, own, prior, *shapes, region, seed, held_z, held_y, schedule, tau)
     return chain, start(chain, released(fit.theta, fit.labels, labels), first)
 
 
@@ -182,28 +174,38 @@ def start(chain: Chain, theta: Theta, labels: Labels) -> State:
 
 
 def sweep(chain: Chain, state: State) -> tuple[State, Info]:
-    """One iteration of Algorithm 1."""
+    """One iteration of Algorithm 1: θ given D, l, z, y; H^z and H^y given z and y; l, z, y given all these.
+
+    As θ is drawn given t as well, t is drawn with the labels (Appendix A).
+    """
     number = state.sweep + 1
     rng = np.random.default_rng([chain.seed, number])
     theta = update_theta(state.theta, state.moments, chain.prior, sampler(rng), chain.tau)
-    since_full = state.sweep % chain.full_every
-    active = chain.everywhere if since_full == 0 else state.active
-    likely = np.zeros(active.shape, np.uint8) if since_full == 0 and chain.full_every > 1 else None
-    rest = None
-    if since_full == 0 or chain.rest_every == 1 or number > chain.rest_until:
-        labels, moments = draw_labels(chain, theta, state.labels, active, number, rng, likely)
+    if chain.schedule.is_full(number):
+        likely = np.zeros_like(state.active) if chain.schedule.finds_region(number) else None
+        labels, moments = draw_labels(chain, theta, state.labels, chain.everywhere, number, rng, likely)
+        rest, active = None, state.active
+        if likely is not None:
+            active = around(likely, labels.z + labels.y, chain.region)
     else:
-        rows, labels, rest = np.asarray(active.any(2)), state.labels, state.rest
-        if rest is None or since_full % chain.rest_every == 0:
-            labels, rest = draw_rest(chain, theta, labels, ~rows, number)
-        labels, moments = draw_labels(chain, theta, labels, active, number, rng, rows=rows)
-        moments += rest
-    if likely is not None:
-        near = _widened(np.maximum(likely, labels.z + labels.y))
-        active = np.where(chain.region, near, np.uint8(0))
+        active = state.active
+        labels, moments, rest = _draw_near(chain, theta, state, number, rng)
     changed = (labels.z ^ state.labels.z) | (labels.y ^ state.labels.y)
     info = Info(number, *(int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed)))
     return State(number, theta, labels, moments, active, rest), info
+
+
+def _draw_near(
+    chain: Chain, theta: Theta, state: State, number: int, rng: np.random.Generator
+) -> tuple[Labels, Moments, Moments | None]:
+    """A sweep that is not full: tumor in the region alone, and rows outside it drawn or at rest."""
+    if not chain.schedule.may_rest(number):
+        return *draw_labels(chain, theta, state.labels, state.active, number, rng), None
+    rows, labels, rest = np.asarray(state.active.any(2)), state.labels, state.rest
+    if rest is None or chain.schedule.wakes(number):
+        labels, rest = draw_rest(chain, theta, labels, ~rows, number)
+    labels, moments = draw_labels(chain, theta, labels, state.active, number, rng, rows=rows)
+    return labels, moments + rest, rest
 
 
 def draw_labels(
@@ -218,23 +220,30 @@ def draw_labels(
 ) -> tuple[Labels, Moments]:
     """H^z and H^y given z and y, then l, z, y and t given them; color by color where neighbors depend.
 
-    With `rows` (X, Y), of these alone.
+    z and y are drawn where `active` considers them, and held at their values elsewhere. With `rows` (X, Y),
+    of these alone.
     """
     parts = []
     tumor, core = active >= 1, active >= 2
+    level = labels.z + labels.y
+    beyond = level > active
+    reached = np.maximum(active, level) if beyond.any() else active
     for color in range(chain.colors):
         z = chain.shape_z.field(labels.z.view(bool), of_color(tumor, color, chain.colors), _key(rng))
         y = chain.shape_y.field(labels.y.view(bool), of_color(core, color, chain.colors), _key(rng))
+        z, y = _held(z, chain.held_z), _held(y, chain.held_y)
+        if reached is not active:
+            z[beyond], y[beyond & (level == 2)] = np.inf, np.inf
         labels, moments = joint.draw(
             chain.volume,
             chain.pi,
             chain.groups,
             theta,
-            (_held(z, chain.held_z), _held(y, chain.held_y)),
+            (z, y),
             labels,
             key=(chain.seed, number * chain.colors + color),
             color=color if chain.colors > 1 else -1,
-            active=active,
+            active=reached,
             likely=likely,
             rows=rows,
             tau=chain.tau,
@@ -298,16 +307,6 @@ def from_arrays(arrays: Mapping[str, npt.NDArray]) -> State:
         arrays["active"],
         Moments(**rest) if rest else None,
     )
-
-
-def _widened(level: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """The largest level within MARGIN voxels along each axis."""
-    out = np.zeros_like(level)
-    some = [np.flatnonzero(np.any(level, axis=others)) for others in ((1, 2), (0, 2), (0, 1))]
-    if len(some[0]):
-        box = tuple(slice(max(0, i[0] - MARGIN), i[-1] + MARGIN + 1) for i in some)
-        out[box] = maximum_filter(level[box], 2 * MARGIN + 1)
-    return out
 
 
 def _key(rng: np.random.Generator) -> int:

@@ -91,6 +91,11 @@ def _reason(error: OSError) -> str:
     return reasons.get(type(error), "the disk or the name does not allow it")
 
 
+def absolute(path: str | Path) -> Path:
+    """The path from the root, links as they are, so that `.` and `..` have a name."""
+    return Path(os.path.abspath(path))
+
+
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to: it takes its place if the block ends well, and is removed if not."""

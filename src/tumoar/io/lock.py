@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tumoar.errors import BusyError, not_written
+from tumoar.io.files import absolute
 
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
     """Only one run at a time works on an output; the lock goes with the process, however it ends."""
+    out = absolute(out)
     path = out.with_name(f".{out.name}.lock")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

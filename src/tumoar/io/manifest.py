@@ -1,6 +1,6 @@
-"""The manifest of a finished result, and how a folder gets to its place: whole, or not at all.
+"""The manifest of a folder that was published, and how such a folder gets to its place: whole, or not at all.
 
-`run.json` lists every file of a result with its SHA-256. Nothing here looks into an image.
+`run.json` lists every file with its SHA-256. Nothing here looks into an image.
 """
 
 from __future__ import annotations
@@ -8,47 +8,59 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
-import json
 import os
 import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from tumoar.errors import IntegrityError, UnreadableFileError, not_written
-from tumoar.io.files import beside, require_own, sync
+from tumoar.io.files import absolute, beside, read_text, require_own, sync
 from tumoar.io.lock import locked
+from tumoar.io.manifest_schema import AGAIN, COMING, RESULT, parse, seal
 
 MANIFEST = "run.json"
 REPORT = "report.html"
-COMING = "coming"  # in a manifest: files that are joining, by their new digests
 OLD = "old-"
 
 
-def read_manifest(out: Path) -> dict[str, Any]:
-    """The manifest of a finished result, every file checked against it."""
-    try:
-        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-        files = manifest["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+def read_manifest(out: Path, kind: str = RESULT) -> dict[str, Any]:
+    """The manifest of a finished folder, every file checked against it.
+
+    A file that is listed has to be there and to be the one listed. Only files that were joining when a run
+    was stopped may be absent, or still be the older ones.
+    """
+    if not os.path.lexists(out / MANIFEST):
         raise UnreadableFileError(
-            "B1", "no finished result in this folder", file=out, do="run `tumoar segment`"
-        ) from error
-    # Files that were joining when something stopped us: each is the older one or the newer one, or not there.
-    coming = manifest.pop(COMING, {})
-    for name in files | coming:
-        path = out / _inside(name)
+            "B1", f"no finished {kind} in this folder", file=absolute(out), do="run `tumoar segment`"
+        )
+    manifest = parse(read_text(out / MANIFEST, "the manifest"), absolute(out))
+    if manifest["format"] != f"tumoar {kind}":
+        raise UnreadableFileError(
+            "B1", f"no finished {kind} in this folder", file=absolute(out), found=manifest["format"]
+        )
+    files, coming = manifest["files"], manifest.pop(COMING, {})
+    for name in dict.fromkeys([*files, *coming]):
+        require_own(out, out / name)
+        path = out / name
         found = digest_of_file(path) if path.is_file() else None
-        if found not in (files.get(name), coming.get(name)):
-            raise IntegrityError(
-                "result", "result changed since it was written", file=name, do="run it again"
-            )
+        if found is None and name in files:
+            raise IntegrityError("result", "a file of the result is missing", file=name, do=AGAIN)
+        if found is not None and found not in (files.get(name), coming.get(name)):
+            raise IntegrityError("result", "result changed since it was written", file=name, do=AGAIN)
         if found is not None:
             files[name] = found
-    return dict(manifest)
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any], kind: str = RESULT) -> None:
+    """List every file of a folder that is about to be published."""
+    files = {name: digest for name, digest in digests(folder).items() if name != MANIFEST}
+    whole = {"format": f"tumoar {kind}", **manifest, "files": files}
+    (folder / MANIFEST).write_text(seal(whole), encoding="utf-8")
 
 
 @contextmanager
@@ -57,6 +69,7 @@ def added(out: Path, **more: Any) -> Iterator[Path]:
 
     The manifest names what is coming before anything is moved, so that the result is valid at every moment.
     """
+    out = absolute(out)
     work = out / f".{uuid.uuid4().hex}"
     try:
         work.mkdir()
@@ -65,28 +78,17 @@ def added(out: Path, **more: Any) -> Iterator[Path]:
         sync_all(work)
         with locked(out):
             manifest = read_manifest(out)
-            replace_text(out / MANIFEST, _text(manifest | {COMING: new}))
+            replace_text(out / MANIFEST, seal(manifest | {COMING: new}))
             for name in new:
                 (out / name).parent.mkdir(exist_ok=True)
                 require_own(out, (out / name).parent)
                 os.replace(work / name, out / name)
             manifest["files"] |= new
-            replace_text(out / MANIFEST, _text(manifest | more))
+            replace_text(out / MANIFEST, seal(manifest | more))
     except OSError as error:
         raise not_written("cannot add to the result", error, out) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _inside(name: str) -> str:
-    """A name that a manifest lists, which must not lead out of its folder."""
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        raise IntegrityError("result", "the manifest names a file elsewhere", do="run it again")
-    return name
-
-
-def _text(manifest: Mapping[str, Any]) -> str:
-    return json.dumps(manifest, indent=1) + "\n"
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -116,6 +118,7 @@ def sync_all(folder: Path) -> None:
 @contextmanager
 def published(out: Path, what: str) -> Iterator[Path]:
     """A folder to write to: it becomes `out` when the block ends well, and goes if not; `what` names it."""
+    out = absolute(out)
     work = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
     try:
         work.mkdir(parents=True)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,10 +23,10 @@ from tumoar.io.manifest import (
     MANIFEST,
     REPORT,
     added,
-    digests,
     published,
     read_manifest,
     replace_text,
+    write_manifest,
 )
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.labels import LabelTable, Organ, Structure, TumorClass
@@ -49,7 +48,6 @@ __all__ = [
     "write_table",
 ]
 
-FORMAT = "tumoar result"
 ANATOMY = "_anatomy.nii.gz"  # of a sample
 
 
@@ -75,27 +73,34 @@ def write_result(
     options: Options,
     report: Callable[[Mapping[str, Any]], str],
     log: Iterable[str],
-) -> None:
+) -> tuple[Note, ...]:
     """Publish a result as folder `out`; an older one there is replaced only once the new one is whole.
 
-    `report` makes the page from the finished manifest.
+    `report` makes the page from the finished manifest. Returns all notes, with those of what was written.
     """
     with published(out, "the result") as work:
         rows = _write_images(work, result, options)
+        notes = (*notes, *_emptied(rows, options.least_cm3))
         write_table(work / "volumes.tsv", rows)
         write_table(work / "segmentation.tsv", label_rows(result.table))
         _write_transforms(work, result)
         (work / "log.txt").write_text("\n".join(log) + "\n", encoding="utf-8")
         whole = {
-            "format": FORMAT,
             **manifest,
             "status": status(notes),
             "notes": [{"id": n.id, "text": n.text} for n in notes],
             "volumes": rows,
         }
         (work / REPORT).write_text(report(whole), encoding="utf-8")
-        whole["files"] = digests(work)
-        (work / MANIFEST).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        write_manifest(work, whole)
+    return notes
+
+
+def _emptied(rows: Iterable[Mapping[str, Any]], least_cm3: float) -> Iterator[Note]:
+    """Structures of which removing small parts has left nothing."""
+    for row in rows:
+        if least_cm3 > 0 and row["removed_voxels"] and not row["components"]:
+            yield Note("min-volume", f"{row['name']} is empty: no part of it reaches {least_cm3:g} cm³")
 
 
 def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:

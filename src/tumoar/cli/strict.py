@@ -1,0 +1,28 @@
+"""Options of the command line: each is given once, and every number is finite."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from typer.core import TyperCommand
+
+from tumoar.errors import UsageError
+
+
+class StrictCommand(TyperCommand):
+    """A command that refuses an option given twice, of which otherwise the last would count in silence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of a command."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for param, times in Counter(order).items():
+            if times > 1 and param.param_type_name == "option" and not getattr(param, "multiple", False):
+                names = " or ".join((*param.opts, *param.secondary_opts))
+                raise UsageError("options", f"{names} is given {times} times", do="give it once")
+        rest: list[str] = super().parse_args(ctx, args)
+        for name, value in ctx.params.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UsageError("options", f"--{name.replace('_', '-')} is not a finite number", found=value)
+        return rest

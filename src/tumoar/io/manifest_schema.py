@@ -1,0 +1,146 @@
+"""What a manifest says, as a schema, and the digest that protects it.
+
+The digest shows damage and careless edits; it is no signature: whoever rewrites a manifest can compute it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from tumoar.errors import IntegrityError
+
+COMING = "coming"  # files that are joining, by their new digests
+DIGEST = "digest"  # SHA-256 of everything else in the manifest
+RESULT = "result"  # what a folder is, in its manifest "tumoar result"
+ELSEWHERE = "names a file elsewhere"
+AGAIN = "choose another folder, or remove this one and run it again"
+
+
+def is_inside(name: str) -> bool:
+    """Whether a name that a manifest lists stays in its folder."""
+    parts = PurePosixPath(name).parts
+    return bool(parts) and not PurePosixPath(name).is_absolute() and ".." not in parts
+
+
+def _file_name(name: str) -> str:
+    if not is_inside(name):
+        raise ValueError(ELSEWHERE)
+    if not name.isprintable() or "\\" in name or any(p.startswith(".") or not p for p in name.split("/")):
+        raise ValueError("names a file in a way that tumoar does not")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_file_name)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Files = dict[FileName, Sha256]
+Word = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,63}$")
+]  # part of a file name
+Text = Annotated[str, StringConstraints(max_length=2000)]
+Volume = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Open(BaseModel):
+    """Further members are allowed: they are shown, never acted on."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class Structure(_Open):
+    """A row of the tables of structures; its mask is a file of the result."""
+
+    name: Word
+    outlined_cm3: Volume
+
+
+class Measured(Structure):
+    """A structure that was segmented."""
+
+    mean_cm3: Volume
+    sd_cm3: Volume
+    p05_cm3: Volume
+    p95_cm3: Volume
+
+
+class Flag(_Open):
+    """A note for the reviewer."""
+
+    id: Text
+    text: Text
+
+
+class Given(_Open):
+    """An image that went in."""
+
+    contrast: Word
+    sha256: Text = ""
+    frame: Text = ""
+
+
+class Manifest(_Open):
+    """Of a folder that tumoar published; a result has all of the rows, other folders only files."""
+
+    format: Annotated[str, StringConstraints(pattern=r"^tumoar [a-z ]{1,40}$")]
+    files: Files
+    coming: Files = Field(default_factory=dict)
+    key: Text = ""
+    version: Text = ""
+    status: Literal["OK", "NEEDS REVIEW"] = "NEEDS REVIEW"
+    notes: list[Flag] = Field(default_factory=list)
+    stamps: list[Text] = Field(default_factory=list)
+    inputs: list[Given] = Field(default_factory=list)
+    reference: Word | None = None
+    patient: dict[str, Text] = Field(default_factory=dict)
+    volumes: list[Measured] = Field(default_factory=list)
+    margins: list[Structure] = Field(default_factory=list)
+    seconds: dict[str, Volume] = Field(default_factory=dict)
+    peak_gb: Volume | None = None
+    cohort: dict[str, Any] = Field(default_factory=dict)
+
+
+def seal(manifest: Mapping[str, Any]) -> str:
+    """The text of a manifest, with its digest."""
+    body = {name: value for name, value in manifest.items() if name != DIGEST}
+    return json.dumps(body | {DIGEST: _digest(body)}, indent=1) + "\n"
+
+
+def parse(text: str, folder: Path) -> dict[str, Any]:
+    """A manifest from its text; refused unless its digest fits and every member is what it should be."""
+    try:
+        manifest = json.loads(text)
+        found = Manifest.model_validate(manifest)
+        is_whole = manifest.pop(DIGEST, None) == _digest(manifest)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if ELSEWHERE in first["msg"]:
+            raise IntegrityError("result", f"the manifest {ELSEWHERE}", file=folder, do=AGAIN) from error
+        where = ".".join(str(part)[:40] for part in first["loc"][:3])
+        raise _damaged(folder, f"{where}: {first['msg'].lower()}") from error
+    except (ValueError, RecursionError) as error:
+        raise _damaged(folder, "not the JSON of a manifest") from error
+    if not is_whole:
+        raise _damaged(folder, "its digest does not fit")
+    rows = [row.name for row in (*found.volumes, *found.margins)]
+    if len(set(rows)) != len(rows):
+        raise _damaged(folder, "a structure is listed twice")
+    missing = [name for name in rows if f"structures/{name}.nii.gz" not in found.files]
+    if missing:
+        raise _damaged(folder, f"the mask of {missing[0]} is not listed")
+    return dict(manifest)
+
+
+def _damaged(folder: Path, found: str) -> IntegrityError:
+    return IntegrityError(
+        "result", "the manifest is damaged or was changed", file=folder, found=found, do=AGAIN
+    )
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    plain = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(plain.encode()).hexdigest()

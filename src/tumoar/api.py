@@ -80,10 +80,10 @@ class Model(generative.Model):
 class Segmentation(result.Segmentation):
     """A result, which can also show itself."""
 
-    def report(self, path: str | Path) -> None:
-        """Write the report, one page that opens offline."""
-        notes = review(self)
-        data = report_data(self, notes, {"seed": self.seed, "config": self.config.model_dump(mode="json")})
+    def report(self, path: str | Path, *, keep_face: bool = False) -> None:
+        """Write the report, one page that opens offline; its images show no face unless it is to be kept."""
+        about = {"seed": self.seed, "config": self.config.model_dump(mode="json")}
+        data = report_data(self, review(self), about, keep_face=keep_face)
         replace_text(Path(path), render(data))
 
     def dvh(self, organ: str, dose: image.Image | str | Path, *, fractions: int | None = None) -> Sampled:
@@ -136,10 +136,23 @@ def segment(
     given: Given | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
     keeps_samples: bool = False,
+    trust_contrasts: bool = False,
 ) -> Segmentation:
-    """Labels of one patient; the model in the package unless another is given."""
-    chosen = model or default_model()
-    found = _segment(case, chosen, config, seed=seed, given=given, watch=watch, keeps_samples=keeps_samples)
+    """Labels of one patient; the model in the package unless another is given.
+
+    An image that is clearly not of the contrast it is given as is refused before anything is fitted; with
+    `trust_contrasts` it is only noted.
+    """
+    found = _segment(
+        case,
+        model or default_model(),
+        config,
+        seed=seed,
+        given=given,
+        watch=watch,
+        keeps_samples=keeps_samples,
+        trust_contrasts=trust_contrasts,
+    )
     out: Segmentation = _as(Segmentation, found)
     return out
 

@@ -58,6 +58,9 @@ def segment(
         bool | None,
         typer.Option("--skull-stripped/--whole-head", help="Instead of what the images show."),
     ] = None,
+    trust_contrasts: Annotated[
+        bool, typer.Option("--trust-contrasts", help="Only note images that look like another contrast.")
+    ] = False,
     structures: Annotated[
         str | None, typer.Option(help="Only these, by TG-263 name, separated by commas.")
     ] = None,
@@ -81,6 +84,9 @@ def segment(
     save_samples: Annotated[
         bool, typer.Option("--save-samples", help="Write every sample as a label map.")
     ] = False,
+    keep_face: Annotated[
+        bool, typer.Option("--keep-face", help="Whole images in the report, with the patient's face.")
+    ] = False,
     margins: Annotated[
         str | None, typer.Option(metavar="ctv=20,ptv=3", help="Also targets: GTV grown in the brain, mm.")
     ] = None,
@@ -99,7 +105,7 @@ def segment(
     use_form: Annotated[UseForm | None, typer.Option(help="Which form where sform and qform differ.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the result that is there.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, compute nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Events as JSON lines.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 13 if the result needs review.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only refusals.")] = False,
@@ -132,6 +138,7 @@ def segment(
     from tumoar.io.outputs import require_place
     from tumoar.io.results import Options
     from tumoar.margins import parse_margins
+    from tumoar.pipeline import place
 
     inputs = (*files.values(), *(p for p in (exclude, fix_tumor, model, config) if p is not None))
     require_place(output, inputs, overwrite=overwrite)
@@ -170,8 +177,11 @@ def segment(
             digests=digests,
             person=person,
             stamps=stamps,
+            trust_contrasts=trust_contrasts,
+            keep_face=keep_face,
         )
         if dry_run:
+            place(case, chosen, settings, watch=watch, trust_contrasts=trust_contrasts)
             watch.say("dry run: everything is in order, nothing was written")
             return
         result = execute(case, chosen, request, watch, known_tumor)
@@ -291,7 +301,14 @@ def ablate_contrasts(whole: Segmentation, request: Request, model: Model, watch:
         for subset in combinations(range(len(names)), size):
             chosen = [names[i] for i in subset]
             try:
-                part = run(case.restricted(subset), model, request.config, seed=request.seed, watch=watch)
+                part = run(
+                    case.restricted(subset),
+                    model,
+                    request.config,
+                    seed=request.seed,
+                    watch=watch,
+                    trust_contrasts=True,  # the names were looked at with all contrasts
+                )
             except TumoarError as refusal:
                 watch.say(f"{'+'.join(chosen)}: {refusal.what}")
                 continue

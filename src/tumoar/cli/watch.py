@@ -77,6 +77,8 @@ class Watch(AbstractContextManager["Watch"]):
             self._log(f"{words} {done}  {figures}".rstrip(), show=self._bar is None or self.verbose)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=progress.done, figures=figures)
+        for note in progress.notes:
+            self.say(f"note: {note}")
 
     def say(self, text: str, **event: Any) -> None:
         """A line for the user and the log."""

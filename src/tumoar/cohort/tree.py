@@ -27,7 +27,7 @@ README = """Tumors and organs at risk, outlined by tumoar. For research; not a m
 sub-*/        labels (dseg), one mask and one vote fraction (probseg) per structure, named after BIDS
 results/      the same with everything else of each run: report.html, volumes.tsv, run.json …
 logs/         how each run went
-group.tsv     one row per subject or session: status, flags, volumes with 90 % intervals
+group.tsv     one row per subject or session: status, flags, volumes with the spread of the samples
 group.html    the same to look at, with pictures
 """
 _KINDS = {

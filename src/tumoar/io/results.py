@@ -164,16 +164,16 @@ def _write_organ(
     share = to_input(result.probability(organ.name), result.case, result.case.reference)
     write_nifti(work / "probabilities" / f"{organ.name}.nii.gz", share, main.grid)
     volume = result.volume(organ.name)
-    low, high = volume.interval(0.90)
+    low, high = volume.spread(0.90)
     cubic = main.grid.voxel_volume / 1000
     under = float((mask & (main.votes.z == 1)).sum()) if organ.structures else 0.0
     return {
         "name": organ.name,
+        "outlined_cm3": round(float(mask.sum()) * cubic, 4),
         "mean_cm3": round(volume.mean, 4),
         "sd_cm3": round(volume.sd, 4),
         "p05_cm3": round(low, 4),
         "p95_cm3": round(high, 4),
-        "outlined_cm3": round(float(mask.sum()) * cubic, 4),
         "components": parts,
         "removed_voxels": removed + result.left_out(organ.name),
         "under_tumor_cm3": round(under * cubic, 4),

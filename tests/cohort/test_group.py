@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import json
 import re
 import struct
 import zlib
@@ -14,6 +15,7 @@ from small_result import small_result
 from tumoar.cohort.group import mark_unusual, summary, write_group
 from tumoar.cohort.supervise import Outcome, supervise, write_record
 from tumoar.io.manifest import read_manifest, write_manifest
+from tumoar.io.manifest_schema import seal
 from tumoar.quality import Note
 from tumoar.report import render, report_data
 
@@ -97,7 +99,7 @@ def test_an_unusual_organ_is_found_and_tumors_never_are():
 
 def change(how, **more):
     path = how.result("sub-1") / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    path.write_text(seal(json.loads(path.read_text()) | more))
 
 
 def cut(path):

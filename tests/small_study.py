@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import small_head
 from rt_files import write_series
-from small_run import run
+from small_result import small_result
 
 from tumoar.image import Grid, frame_digest
 from tumoar.inference.tally import Tally
@@ -44,7 +44,7 @@ def build(folder, *, organs=False, linked=True):
 
     Unless `linked`, the result does not tell the frames of reference of its images.
     """
-    found = with_organs(run()) if organs else run()
+    found = with_organs(small_result()) if organs else small_result()
     world = found.case.grid.affine
     flipped = Grid(
         (N, N, N), world @ np.array([[-1, 0, 0, N - 1], [0, -1, 0, N - 1], [0, 0, 1, 0], [0, 0, 0, 1]])

@@ -249,6 +249,18 @@ def test_values_that_are_no_labels_are_refused(study, tmp_path, value):
         score(out, tmp_path / "m.nii.gz", {"GTV": [1]}, {})
 
 
+def test_a_result_in_another_convention_is_refused(study, tmp_path):
+    """A mask of 0 and 1 is not taken for white matter without a word."""
+    _, out = study
+    mask = out / "structures" / "Brainstem.nii.gz"
+    scored = score(mask, mask, {"Brainstem": [1]}, {})
+    assert scored.notes[0] == "no voxel of the result is Brainstem"
+    image = read_nifti(mask)
+    write_nifti(tmp_path / "m.nii.gz", image.data * np.uint8(100), image.grid)
+    with pytest.raises(UsageError, match="result is not a label map of ours"):
+        score(tmp_path / "m.nii.gz", mask, {"Brainstem": [1]}, {})
+
+
 def test_segments_beside_the_image_are_refused(study, tmp_path):
     folder, out = study
     data = dcmread(folder / "on_t1c" / "SEG.dcm")

@@ -125,6 +125,8 @@ def _score_labels(found: Sequence[Space], result: str, reference: Path, meaning:
         if not there & set(numbers):
             listing = ", ".join(map(str, numbers))
             notes.append(f"no voxel of {reference.name} has the value of {name} ({listing})")
+        if space.hides and not mask.any():
+            notes.append(f"no voxel of the result is {name}")
         hidden = _hidden(space, table, name)
         if _anatomy(table, name):
             hidden |= np.isin(truth, list(tumor - set(numbers)))
@@ -141,29 +143,18 @@ def _score_labels(found: Sequence[Space], result: str, reference: Path, meaning:
 
 def _placed(candidates: Sequence[Space], reference: Path) -> tuple[Labels, Space, list[str]]:
     """The labels of the reference, and the result, in the storage order of the image that both lie on."""
-    image = read_nifti(reference)
-    values = np.asarray(image.data, np.float64)
-    whole = np.rint(values)
-    if not (
-        np.isfinite(values).all() and np.abs(values - whole).max() < 1e-3 and np.abs(whole).max() < LARGEST
-    ):
-        raise UnreadableFileError(
-            "label-values",
-            "label maps hold whole numbers only",
-            file=reference,
-            do="give a mask or a label map",
-        )
+    truth_there, grid = _read_labels(reference)
     found = [
         (truth, space)
         for space in candidates
-        if (truth := rearranged(whole.astype(np.int64), image.grid, space.grid)) is not None
+        if (truth := rearranged(truth_there, grid, space.grid)) is not None
     ]
     if not found:
         raise GeometryError(
             "evaluate-grid",
             "reference lies on the grid of none of the result's images",
             file=reference,
-            found=f"{image.grid.shape} voxels",
+            found=f"{grid.shape} voxels",
             do="draw it on an image that was given, or resample it there",
         )
     moved = any(np.abs(space.matrix - found[0][1].matrix).max() > 1e-3 for _, space in found)
@@ -173,12 +164,27 @@ def _placed(candidates: Sequence[Space], reference: Path) -> tuple[Labels, Space
     return *found[0], [sentence] if moved else []
 
 
+def _read_labels(path: Path) -> tuple[Labels, Grid]:
+    image = read_nifti(path)
+    values = np.asarray(image.data, np.float64)
+    whole = np.rint(values)
+    is_whole = np.isfinite(values).all() and np.abs(values - whole).max() < 1e-3
+    if not is_whole or np.abs(whole).max() >= LARGEST:
+        raise UnreadableFileError(
+            "label-values", "label maps hold whole numbers only", file=path, do="give a mask or a label map"
+        )
+    return whole.astype(np.int64), image.grid
+
+
 def _is_ours(truth: Labels, table: LabelTable) -> bool:
     """Values of another convention must not be read as ours: 1 in a tumor map is not white matter."""
     values = set(np.unique(truth).tolist())
-    ours = {*table.indices.tolist(), *(t.index for t in table.tumor)}
     sided = {s.index for s in table.structures if s.side and s.in_brain}
-    return sided <= values <= ours
+    return sided <= values <= _indices(table)
+
+
+def _indices(table: LabelTable) -> set[int]:
+    return {*table.indices.tolist(), *(t.index for t in table.tumor)}
 
 
 # ---- structure sets and segmentations ----------------------------------------------------------------------
@@ -267,11 +273,19 @@ def spaces(result: Path) -> list[Space]:
     """A result on the voxels of each of its images, the reference image first; a label map on its own."""
     table = default_labels()
     if not result.is_dir():
-        image = read_nifti(result)
-        labels = np.asarray(np.rint(image.data), np.int64)
+        labels, grid = _read_labels(result)
+        foreign = sorted(set(np.unique(labels).tolist()) - _indices(table))
+        if foreign:
+            raise UsageError(
+                "evaluate",
+                "result is not a label map of ours",
+                file=result,
+                found=f"values {_listed(map(str, foreign))}",
+                do="give a folder of `tumoar segment`, or a label map of it",
+            )
         names = tuple(organ.name for organ in table.organs)
         masks = lambda name: organ_mask(table, table.organ(name), labels)  # noqa: E731
-        return [Space(image.grid, names, masks, lambda: labels, True)]
+        return [Space(grid, names, masks, lambda: labels, True)]
     manifest = read_manifest(result)
     frames = {i["contrast"]: i.get("frame", "") for i in manifest.get("inputs", [])}
     first = manifest["reference"]

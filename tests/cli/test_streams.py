@@ -27,23 +27,19 @@ def shell(script, **environment):
     ("script", "code"),
     [
         ("$TUMOAR doctor >&-", 0),
-        ("$TUMOAR doctor --json >&-", 0),
         ("$TUMOAR doctor 2>&-", 0),
         ("$TUMOAR doctor >&- 2>&- <&-", 0),
         ("$TUMOAR nonsense 2>&-", 2),
-        ("$TUMOAR model show nowhere 2>&-", None),
         ("$TUMOAR --version >&-", 0),
         ("$TUMOAR doctor | head -0; exit ${PIPESTATUS[0]}", 141),
         ("$TUMOAR --help | head -0; exit ${PIPESTATUS[0]}", 141),
-        ("$TUMOAR doctor --json 2>&1 | head -0; exit ${PIPESTATUS[0]}", 141),
-        ("$TUMOAR doctor > /dev/full", 9),
         ("$TUMOAR --version > /dev/full", 9),
     ],
 )
 def test_a_stream_that_is_closed_broken_or_full(script, code):
     found, out, err = shell(script)
     assert found != 1
-    assert code in (None, found), err
+    assert code == found, err
     if code == 141:
         assert (out, err) == ("", "")
     if code == 9:
@@ -66,14 +62,12 @@ def test_a_closed_stream_is_not_taken_by_a_file(tmp_path):
     "environment",
     [
         {"NUMBA_NUM_THREADS": "0"},
-        {"NUMBA_NUM_THREADS": "-3"},
         {"NUMBA_NUM_THREADS": "abc"},
         {"NUMBA_NUM_THREADS": "100000"},
         {"NUMBA_NUM_THREADS": "9" * 5000},
         {"NUMBA_NUM_THREADS": ""},
         {"NUMBA_THREADING_LAYER": "bogus"},
         {"NUMBA_OPT": "zz"},
-        {"NUMBA_CACHE_DIR": "/proc/nowhere"},
         {"NUMBA_CACHE_DIR": "relative"},
     ],
     ids=lambda e: " ".join(f"{k}={v[:9]}" for k, v in e.items()),
@@ -91,13 +85,10 @@ def test_an_environment_that_numba_cannot_use_is_refused_or_passed_over(environm
 @pytest.mark.parametrize(
     "environment",
     [
-        {"OMP_NUM_THREADS": "x"},
-        {"OPENBLAS_NUM_THREADS": "0"},
-        {"COLUMNS": "0"},
-        {"COLUMNS": "x", "LINES": "-1"},
+        {"OMP_NUM_THREADS": "x", "OPENBLAS_NUM_THREADS": "0"},
+        {"COLUMNS": "0", "LINES": "-1"},
         {"TERM": None, "HOME": None, "LANG": "C"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0"},
-        {"LC_ALL": "nowhere"},
+        {"LC_ALL": "nowhere", "PYTHONUTF8": "0", "COLUMNS": "x"},
     ],
     ids=str,
 )

@@ -14,7 +14,6 @@ from bad_nifti import GOOD, READ, REFUSED, folder, nii, raw
 from nifti_files import SHAPE, head, put
 
 import tumoar.cli as cli
-from tumoar.io import nifti
 
 
 @pytest.fixture
@@ -46,11 +45,15 @@ def test_refused(case, run, tmp_path):
 
 
 def test_no_permission(run, tmp_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(13, "denied", "/home/Jane Doe")
+    path, real = put(tmp_path / "a.nii"), os.open
 
-    monkeypatch.setattr(nifti, "open", refuse, raising=False)
-    code, _, err = run(put(tmp_path / "a.nii"))
+    def refuse(name, *arguments, **more):
+        if str(name) == str(path):
+            raise PermissionError(13, "denied", "/home/Jane Doe")
+        return real(name, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    code, _, err = run(path)
     assert code == 3
     assert err.startswith("E3-B1 cannot read the image: no permission | file: a.nii")
 

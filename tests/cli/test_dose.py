@@ -275,3 +275,16 @@ def test_tables_can_be_read_back_whatever_the_names_hold(clinic, capfd):
     found = rows(clinic / "d" / "dose.tsv")
     assert len(found) == len(names)
     assert all(row["mean_Gy"] == "50.0" and None not in row for row in found)
+
+
+def test_a_structure_with_open_contours_is_never_green(clinic, capfd):
+    """What an open contour would enclose may be the hottest part."""
+    data = dcmread(clinic / "RS.dcm")
+    data.ROIContourSequence[0].ContourSequence[0].ContourGeometricType = "OPEN_PLANAR"
+    save(data, clinic / "RS.dcm")
+    code, out, err = call(capfd, "dose", clinic / "RS.dcm", "--dose", clinic / "RD.dcm", "-o", clinic / "d")
+    assert code == 0, err
+    judged = {row["structure"]: row for row in rows(clinic / "d" / "limits.tsv")}
+    assert judged["Brainstem"]["light"] == "gray"
+    assert "not closed" in judged["Brainstem"]["note"]
+    assert judged["OpticChiasm"]["light"] == "green"

@@ -19,7 +19,7 @@ from small_run import MODEL
 import tumoar.cli as cli
 from tumoar import pipeline
 from tumoar.inference.affine import AffineResult
-from tumoar.io import models, nifti
+from tumoar.io import models
 
 inspect = sys.modules["tumoar.cli.inspect"]  # the name in the package is the command itself
 
@@ -53,11 +53,15 @@ def test_refused(case, run, tmp_path):
 
 
 def test_no_permission(run, tmp_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(13, "denied", "/home/Jane Doe")
+    path, real = put(tmp_path / "a.nii"), os.open
 
-    monkeypatch.setattr(nifti, "open", refuse, raising=False)
-    code, _, err = run(put(tmp_path / "a.nii"))
+    def refuse(name, *arguments, **more):
+        if str(name) == str(path):
+            raise PermissionError(13, "denied", "/home/Jane Doe")
+        return real(name, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    code, _, err = run(path)
     assert code == 3
     assert err.startswith("E3-B1 cannot read the image: no permission | file: a.nii")
 

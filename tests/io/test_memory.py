@@ -88,7 +88,7 @@ def many_frames(data):
 
 
 CODE = """
-import json, resource, sys
+import json, re, sys
 from tumoar.errors import TumoarError
 from tumoar.io.images import read_image
 from tumoar.io.store import load_sections
@@ -99,10 +99,16 @@ for path in sys.argv[1:]:
         told.append(path)
     except TumoarError as refusal:
         told.append(refusal.id)
-print(json.dumps({"told": told, "gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}))
+# Not ru_maxrss, which begins with what the process that started this one has.
+peak = re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())
+print(json.dumps({"told": told, "gb": int(peak[1]) / 1e6}))
 """
 
 
+needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
+
+
+@needs_proc
 def test_hostile_files_take_little_memory(tmp_path):
     image_bomb(tmp_path / "scaled.nii.gz", (1024, 1024, 800), "u1", scl_slope=0.5)
     image_bomb(tmp_path / "bytes.nii.gz", (1024, 1024, 700), "u1")
@@ -124,6 +130,7 @@ def test_hostile_files_take_little_memory(tmp_path):
     assert found["gb"] < MOST_GB
 
 
+@needs_proc
 def test_an_image_of_the_largest_size_is_read(tmp_path):
     """The bound is beyond what scanners make, and reading takes what the bound says and no more."""
     image_bomb(

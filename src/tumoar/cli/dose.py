@@ -162,8 +162,10 @@ def _judged(
             verdicts.append(missing(limit))
             continue
         verdict = judge(replace(limit, structure=item.name), item.found.dvh, item.found.samples)
-        note = "; ".join([*([verdict.note] if verdict.note else []), *dose.notes])
-        light = "gray" if dose.is_low and verdict.light != "red" else verdict.light
+        partial = [] if item.is_whole else ["contours that are not closed were left out of it"]
+        note = "; ".join([*([verdict.note] if verdict.note else []), *partial, *dose.notes])
+        is_unknown = dose.is_low or not item.is_whole  # more dose, or more of the structure, may be hidden
+        light = "gray" if is_unknown and verdict.light != "red" else verdict.light
         verdicts.append(replace(verdict, note=note, light=light))
     if is_own and not any(v.is_matched for v in verdicts):
         raise UsageError(

@@ -136,7 +136,7 @@ def segment(
     )
     from tumoar.cli.watch import Watch
     from tumoar.io.outputs import require_place
-    from tumoar.io.results import Options
+    from tumoar.io.results import Options, read_manifest
     from tumoar.margins import parse_margins
     from tumoar.pipeline import place
 
@@ -184,17 +184,17 @@ def segment(
             place(case, chosen, settings, watch=watch, trust_contrasts=trust_contrasts)
             watch.say("dry run: everything is in order, nothing was written")
             return
+        doubts: list[str] = []
         result = execute(case, chosen, request, watch, known_tumor)
         if targets is not None:
             add_targets(output, targets, watch)
         if drawn_on is not None:
-            to_dicom(output, drawn_on, rtstruct, seg, watch)
-        if result is None:
-            return
-        state = finished(result, output, watch)
-        if ablate:
+            doubts = to_dicom(output, drawn_on, rtstruct, seg, watch)
+        if result is not None:
+            finished(result, output, watch)
+        if ablate and result is not None:
             ablate_contrasts(result[0], request, chosen, watch)
-    if strict and state != "OK":
+    if strict and (doubts or read_manifest(output)["status"] != "OK"):
         raise typer.Exit(NEEDS_REVIEW)
 
 
@@ -275,8 +275,8 @@ def add_targets(out: Path, margins: Margins, watch: Watch) -> None:
         watch.say(f"{row['name']} {row['outlined_cm3']} cm³: {row['how']}")
 
 
-def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> None:
-    """Add RTSTRUCT and SEG files to the result."""
+def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> list[str]:
+    """Add RTSTRUCT and SEG files to the result; returns notes on them."""
     from tumoar.io.export import export
     from tumoar.io.images import series_at
 
@@ -285,6 +285,7 @@ def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> 
     done()
     for text in (*(f"{out.name}/{name}: automatic, unreviewed" for name in names), *notes):
         watch.say(text)
+    return notes
 
 
 def ablate_contrasts(whole: Segmentation, request: Request, model: Model, watch: Watch) -> None:

@@ -45,6 +45,7 @@ class Dosed:
     color: str
     found: Sampled
     given: str = ""
+    is_whole: bool = True  # False where contours that cannot be filled were left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +94,8 @@ def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str,
         name = ours[outline.name] or outline.name
         color = colors.get(name, PALETTE[number % len(PALETTE)])
         curve = Sampled(dvh(pieces_of_outline(outline), dose))
-        found.append(Dosed(name, color, curve, outline.name if name != outline.name else ""))
+        given = outline.name if name != outline.name else ""
+        found.append(Dosed(name, color, curve, given, outline.is_whole))
     return Measured(tuple(found), "" if any(read.person) and read.frame else NAMELESS, read.notes)
 
 

@@ -282,7 +282,7 @@ def test_a_structure_with_open_contours_is_never_green(clinic, capfd):
     data = dcmread(clinic / "RS.dcm")
     data.ROIContourSequence[0].ContourSequence[0].ContourGeometricType = "OPEN_PLANAR"
     save(data, clinic / "RS.dcm")
-    code, out, err = call(capfd, "dose", clinic / "RS.dcm", "--dose", clinic / "RD.dcm", "-o", clinic / "d")
+    code, _, err = call(capfd, "dose", clinic / "RS.dcm", "--dose", clinic / "RD.dcm", "-o", clinic / "d")
     assert code == 0, err
     judged = {row["structure"]: row for row in rows(clinic / "d" / "limits.tsv")}
     assert judged["Brainstem"]["light"] == "gray"

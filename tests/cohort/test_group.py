@@ -86,7 +86,7 @@ def test_a_newer_failure_is_told_before_an_older_result(study):
 
 def test_an_unusual_organ_is_found_and_tumors_never_are():
     def row(eye, gtv):
-        return {"volumes": {"Eye_L": {"mean_cm3": eye}, "GTV": {"mean_cm3": gtv}}}
+        return {"volumes": {"Eye_L": {"outlined_cm3": eye}, "GTV": {"outlined_cm3": gtv}}}
 
     rows = [row(8 + 0.1 * n, 10.0) for n in range(9)] + [row(4.0, 90.0), {"volumes": {}}]
     mark_unusual(rows)

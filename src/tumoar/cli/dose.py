@@ -215,7 +215,7 @@ def _write(
     from tumoar.io.files import absolute
     from tumoar.io.outputs import new_folder
     from tumoar.io.results import REPORT, added, write_table
-    from tumoar.report import read_data, render
+    from tumoar.report import read_page, render
     from tumoar.report.dose import curve, picture
 
     there = [item for item in (*ours, *theirs) if item.found.dvh.volume]
@@ -229,7 +229,7 @@ def _write(
             write_table(work / name, rows)
         picture([work / name for name in PICTURES], curves, references)
         if folder is None:
-            page = read_data((result / REPORT).read_text(encoding="utf-8"))
+            page = read_page(result / REPORT)
             page |= {"dose": curves, "limits": [_shown(row) for row in tables.get("limits.tsv", ())]}
             (work / REPORT).write_text(render(page), encoding="utf-8")
     written = [*tables, *PICTURES, *([REPORT] if folder is None else [])]

@@ -11,18 +11,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from typing import Any
 
 from tumoar import __version__
-from tumoar.cohort.plan import Order, cores, has_checkpoints, manifest_of
+from tumoar.cohort.plan import Order, cores, has_checkpoints
 from tumoar.cohort.private import without_names
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.supervise import read_record
-from tumoar.errors import IntegrityError, TumoarError, printable
+from tumoar.errors import IntegrityError, TumoarError
 from tumoar.io.files import read_text
-from tumoar.io.manifest import MANIFEST, REPORT, replace_text
+from tumoar.io.manifest import MANIFEST, REPORT, read_manifest, replace_text
+from tumoar.io.manifest_schema import Manifest
 from tumoar.tables import ABSENT
 from tumoar.tables import to_tsv as table_to_tsv
 
@@ -39,40 +38,6 @@ READERS = 8
 """Results that are checked at a time."""
 
 Row = dict[str, Any]
-Text = Annotated[str, Field(max_length=10_000), AfterValidator(printable)]
-Volume = Annotated[float, Field(ge=0, le=1e5)]  # cm³
-
-
-class _Part(BaseModel):
-    """Part of a manifest that the summary shows; what else is in it is left alone."""
-
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
-
-
-class _Note(_Part):
-    id: Text
-    text: Text
-
-
-class _Given(_Part):
-    contrast: Text
-
-
-class _Volume(_Part):
-    name: Text
-    mean_cm3: Volume
-    p05_cm3: Volume
-    p95_cm3: Volume
-
-
-class _Result(_Part):
-    status: Text
-    notes: list[_Note]
-    stamps: list[Text] = []
-    inputs: list[_Given]
-    seconds: dict[str, float]
-    peak_gb: float | None = None
-    volumes: list[_Volume]
 
 
 def write_group(subjects: Sequence[Subject], order: Order) -> dict[str, int]:
@@ -131,7 +96,7 @@ def summary(subject: Subject, order: Order) -> Row:
     return row | _figures(result, record.seconds) if state == "done" and result is not None else row
 
 
-def _figures(result: _Result, seconds: float) -> Row:
+def _figures(result: Manifest, seconds: float) -> Row:
     """What a finished result adds to its row."""
     return {
         "status": result.status,
@@ -144,15 +109,13 @@ def _figures(result: _Result, seconds: float) -> Row:
     }
 
 
-def _result(subject: Subject, order: Order) -> tuple[_Result | None, TumoarError | None]:
+def _result(subject: Subject, order: Order) -> tuple[Manifest | None, TumoarError | None]:
     """What the summary needs of a result, or why it cannot be used; neither if there is none."""
     folder = order.result(subject.name)
     if not os.path.lexists(folder / MANIFEST):
         return None, None
     try:
-        return _Result.model_validate(manifest_of(folder)), None
-    except ValidationError:
-        return None, IntegrityError("result", "its manifest cannot be used", file=MANIFEST, do="run it again")
+        return Manifest.model_validate(read_manifest(folder)), None
     except TumoarError as refusal:
         return None, refusal
 
@@ -166,7 +129,7 @@ def mark_unusual(rows: Sequence[Row]) -> None:
         if name in TARGETS:
             continue
         have = [row for row in rows if name in row["volumes"]]
-        values = [row["volumes"][name]["mean_cm3"] for row in have]
+        values = [row["volumes"][name]["outlined_cm3"] for row in have]
         if len(values) < FEWEST:
             continue
         middle = median(values)
@@ -193,6 +156,6 @@ def _flat(row: Row) -> Row:
 
 def _volumes(row: Row) -> Iterator[tuple[str, float]]:
     for name, volume in row["volumes"].items():
-        for part in ("mean", "p05", "p95"):
+        for part in ("outlined", "mean", "p05", "p95"):
             if f"{part}_cm3" in volume:
                 yield f"{name}_{part}_cm3", volume[f"{part}_cm3"]

@@ -8,12 +8,11 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from tumoar import __version__
 from tumoar.cohort.names import LOGS, RESULTS
 from tumoar.cohort.subjects import Subject
-from tumoar.errors import ChannelError, IntegrityError, TumoarError, UnreadableFileError, UsageError
+from tumoar.errors import ChannelError, TumoarError, UnreadableFileError, UsageError
 from tumoar.io.manifest import MANIFEST, digest_of_file, read_manifest
 
 CASE_GB = 4.0
@@ -109,20 +108,10 @@ def state_of_result(subject: Subject, order: Order) -> str:
     if not os.path.lexists(result / MANIFEST):
         return "none"
     try:
-        manifest_of(result)
+        read_manifest(result)
     except TumoarError:
         return "damaged"
     return "whole"
-
-
-def manifest_of(result: Path) -> dict[str, Any]:
-    """The manifest of a whole result; whatever is wrong with it is a refusal."""
-    try:
-        return read_manifest(result)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise IntegrityError(
-            "result", "its manifest cannot be used", file=MANIFEST, do="run it again with --overwrite"
-        ) from error
 
 
 def has_checkpoints(subject: Subject, order: Order) -> bool:

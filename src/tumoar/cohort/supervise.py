@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tumoar import __version__
-from tumoar.cohort.plan import Order, cores, manifest_of
+from tumoar.cohort.plan import Order, cores
 from tumoar.cohort.private import without_names
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.tree import publish_tree, require_own_places
@@ -34,7 +34,7 @@ from tumoar.errors import (
     not_written,
 )
 from tumoar.io.files import read_bytes
-from tumoar.io.manifest import added, digest_of_file, replace_text
+from tumoar.io.manifest import added, digest_of_file, read_manifest, replace_text
 
 POLL = 0.5  # seconds between looks at a process
 GRACE = 10.0  # seconds that a process has to end by itself
@@ -171,7 +171,7 @@ def read_record(order: Order, name: str) -> Outcome:
 def is_finished(result: Path, request: str) -> bool:
     """Whether a result is whole, and that of this request."""
     try:
-        about = manifest_of(result).get("cohort", {})
+        about = read_manifest(result).get("cohort", {})
     except TumoarError:
         return False
     return isinstance(about, dict) and about.get("request") == request

@@ -13,11 +13,11 @@ from typing import Any
 
 from tumoar import __version__
 from tumoar.cohort.names import LOGS, RESULTS, case_name, tree_names
-from tumoar.cohort.plan import Order, manifest_of
+from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
 from tumoar.errors import IntegrityError, TumoarError, UsageError, not_written
 from tumoar.io.files import read_text, require_own
-from tumoar.io.manifest import MANIFEST, digest_of_file, published, replace_text
+from tumoar.io.manifest import digest_of_file, published, read_manifest, replace_text
 
 BIDS_VERSION = "1.10.0"
 DESCRIPTION = "dataset_description.json"
@@ -93,7 +93,7 @@ def require_own_places(subject: Subject, order: Order) -> None:
 def publish_tree(subject: Subject, order: Order) -> None:
     """Put a finished result into the tree, unless it is there already; it appears whole."""
     result, out = order.result(subject.name), Path(order.out)
-    manifest = manifest_of(result)
+    manifest = read_manifest(result)
     files, reference = manifest["files"], manifest.get("reference")
     if not isinstance(reference, str):
         raise IntegrityError("result", "the result does not name its reference", file=MANIFEST)

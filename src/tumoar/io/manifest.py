@@ -45,8 +45,7 @@ def read_manifest(out: Path, kind: str = RESULT) -> dict[str, Any]:
     files, coming = manifest["files"], manifest.pop(COMING, {})
     for name in dict.fromkeys([*files, *coming]):
         require_own(out, out / name)
-        path = out / name
-        found = digest_of_file(path) if path.is_file() else None
+        found = _digest_if_there(out / name)
         if found is None and name in files:
             raise IntegrityError("result", "a file of the result is missing", file=name, do=AGAIN)
         if found is not None and found not in (files.get(name), coming.get(name)):
@@ -54,6 +53,13 @@ def read_manifest(out: Path, kind: str = RESULT) -> dict[str, Any]:
         if found is not None:
             files[name] = found
     return manifest
+
+
+def _digest_if_there(path: Path) -> str | None:
+    try:
+        return digest_of_file(path) if path.is_file() else None
+    except OSError as error:
+        raise UnreadableFileError("B1", "cannot read a file of the result", file=path) from error
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any], kind: str = RESULT) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from tumoar.errors import IntegrityError
+from tumoar.errors import IntegrityError, printable
 
 COMING = "coming"  # files that are joining, by their new digests
 DIGEST = "digest"  # SHA-256 of everything else in the manifest
@@ -42,7 +42,7 @@ Files = dict[FileName, Sha256]
 Word = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,63}$")
 ]  # part of a file name
-Text = Annotated[str, StringConstraints(max_length=2000)]
+Text = Annotated[str, StringConstraints(max_length=2000), AfterValidator(printable)]
 Figure = Annotated[float, Field(ge=0, le=1e5, allow_inf_nan=False)]  # cm³, seconds, GB
 
 

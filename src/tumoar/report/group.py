@@ -66,7 +66,7 @@ def render_group(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], v
 
 def _box(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Box over quartiles, whiskers to the last within 1.5 times its width, everybody a dot that is a link."""
-    have = [(row, float(row["volumes"][name]["mean_cm3"])) for row in rows if name in row["volumes"]]
+    have = [(row, float(row["volumes"][name]["outlined_cm3"])) for row in rows if name in row["volumes"]]
     values = np.array([value for _, value in have])
     low, middle, high = np.percentile(values, [25, 50, 75])
     inside = values[(values >= low - 1.5 * (high - low)) & (values <= high + 1.5 * (high - low))]

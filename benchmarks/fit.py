@@ -10,7 +10,7 @@ ratios of CPU time, the best of several repeats. The peer needs an interpreter w
 whole of Algorithm 2, from placement to the last iteration, runs on a patient drawn from the shipped model,
 with T1c, FLAIR and T2 at 1 mm, on as many threads as there are cores, two at most.
 
-Prints, as its last line, one JSON object; the full run writes docs/results/fit.md.
+Prints, as its last line, one JSON object; the full run writes research/results/fit.md.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def main() -> None:
             "CPU seconds, best of several; a ratio is the peer's time over ours, in one run on one machine. "
             "The whole: wall seconds, which other work on the machine lengthens (see load averages).\n\n"
         )
-        (ROOT / "docs" / "results" / "fit.md").write_text(header + table(figures), encoding="utf-8")
+        (ROOT / "research" / "results" / "fit.md").write_text(header + table(figures), encoding="utf-8")
     print(json.dumps(figures))
 
 

@@ -1,7 +1,7 @@
 """How fast a cohort goes: many small processes or few large ones, and how time grows with subjects.
 
 Small simulated patients through `tumoar cohort`: two at a time with one thread each against one at a time
-with two threads; then 4 and 16 of them. What the engine itself costs is told by subjects that do nothing.
+with two threads; then 4 and 16 of them. Subjects that do nothing show what the engine itself costs.
 The time of real patients, with which a study is worked out, is that of research/results/patients.md.
 
     python benchmarks/cohort.py [--quick] [--folder DIR]

@@ -61,7 +61,7 @@ def against_peer(python: str, repeats: int, spacing: float) -> dict[str, float]:
     alpha = merge_labels(atlas.alpha, columns)
     background = int(columns[atlas.background])
     pi = rasterize(placed.reference, placed.tetrahedra, alpha, placed.shape, background)
-    # The peer's classes are our mixtures, the background first; ours tell brain from the rest as well.
+    # The peer's classes are our mixtures, the background first; ours separate brain from the rest as well.
     into, C = classes_of(atlas)
     x_of_class = np.zeros(C, np.int64)
     x_of_class[into] = labels.x_of_l

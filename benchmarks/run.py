@@ -5,7 +5,7 @@
 A whole head with tumor is drawn from the model and scanned as T1c, FLAIR, T2 and T1 at 1 mm; the same head is
 scanned with its skull stripped. Every run is the command as a user starts it: 200 + 50 sweeps, report
 included, compiled kernels in their cache (`cold`: none). `--fast` is compared by the Dice of its tumor with
-the drawn truth. What grows with threads, contrasts and voxels is told by short runs of 20 + 10 sweeps. The
+the drawn truth. Short runs of 20 + 10 sweeps show what grows with threads, contrasts and voxels. The
 peer gets the same images and threads; it knows no tumor, and is stopped after 15 times what our own run took:
 its row is then what it took at least. `load` is the machine's load when a run began, in which the run before
 still counts. `help_s` is the best of five of `tumoar --help`.

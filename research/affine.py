@@ -4,7 +4,7 @@ Seven patients and five simulated ones, with all MR contrasts together (`--start
 contrast alone as well), are placed from random starts, that is with the header turned by up to 30 degrees
 and shifted by up to 60 mm. A placement is right within 3 mm (mean over points around the brain) and 3
 degrees of the truth; for patients, who have none, of the consensus of all their starts: there the figures
-tell how far starts agree, not how right they are. Simulated patients are the two heads that trained neither
+show how far starts agree, not how right they are. Simulated patients are the two heads that trained neither
 atlas nor surroundings, stretched and bent five ways; their truth is the placement found on the label map
 itself. How the last refinement is done was decided on these five, from other starts. Then images that are
 no head the right way up: all are to be refused. Every finished trial is kept under a key of the code and

@@ -1,4 +1,4 @@
-"""Whether shares of votes can be taken at their word where the model is right.
+"""Calibration of vote fractions where the model is right.
 
 python research/calibration.py [--quick] [--patients N] [--cache DIR]
 
@@ -10,7 +10,7 @@ are: within two voxels of the surfaces of such a tumor z and y are drawn from bo
 lies farther from them is known.
 Algorithm 1 knows where the atlas lies, starts at the most probable labels of the simplified model, and draws
 everything else, in a box around the tumor: 100 + 50 sweeps, the priors as they are used where noise is
-independent. A share of votes is honest if, of the voxels with that share, that many are tumor. In the first
+independent. A vote fraction is calibrated if, of the voxels with it, that fraction is tumor. In the first
 place of each tumor Algorithm 1 also runs with the first-order Markov random field, from the same start.
 One thread.
 Finished rows are kept in DIR under a key of the code and data that made them.
@@ -33,9 +33,9 @@ import numpy as np
 import numpy.typing as npt
 from fits import DATA, DECIDES, unseen_tumors
 from head_cases import PROJECT, digest
-from honesty import honesty, pooled, table, worst_tenth
 from scipy.ndimage import binary_dilation, binary_erosion
 from scipy.special import expit
+from vote_fractions import binned, pooled, table, worst_tenth
 
 from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.contrasts import find_contrast
@@ -215,7 +215,7 @@ def normalized(pi: npt.NDArray) -> npt.NDArray:
 
 
 def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
-    """Dice and honesty of one phantom's votes."""
+    """Dice and calibration of one phantom's votes."""
     p = phantom(model, number)
     true = maps(p.truth)
     tally = votes(model, p, number, sweeps)
@@ -225,7 +225,7 @@ def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
         "voxels": int(p.truth.l.size),
         "cm3": {m: round(true[m].sum() / 1000, 1) for m in MAPS},
         **scores(tally.vote(), p.truth),
-        "honesty": {m: honesty(tally.fraction(tumor=parts), true[m]) for m, parts in MAPS.items()},
+        "fractions": {m: binned(tally.fraction(tumor=parts), true[m]) for m, parts in MAPS.items()},
         "others": others(model, p, number, sweeps) if number < len(unseen_tumors(ALL)) else {},
     }
 
@@ -308,8 +308,8 @@ def page(found: list[dict], figures: dict[str, float]) -> str:
         lines[-1] += (
             ": " + ", ".join(dict.fromkeys(r["patient"] for r in of)) + "." if name == "unseen" else "."
         )
-        lines += ["", "Voxels by their share of the votes, neither 0 nor 1; how many are tumor.", ""]
-        lines += [*table(*(pooled([r["honesty"][m] for r in of]) for m in MAPS)), ""]
+        lines += ["", "Voxels by their vote fraction, neither 0 nor 1; how many are tumor.", ""]
+        lines += [*table(*(pooled([r["fractions"][m] for r in of]) for m in MAPS)), ""]
         lines += [*by_size(of), *against(of)] if name == "unseen" else []
     lines += ["| figure | value |", "|---|---|", *(f"| {k} | {v} |" for k, v in figures.items())]
     return "\n".join(lines) + "\n"
@@ -332,7 +332,7 @@ def by_size(found: list[dict]) -> list[str]:
     lines += ["| | cm³ | phantoms | voxels | mean share | true |", "|---|---|---|---|---|---|"]
     for m, edges in SIZES.items():
         for low, high in zip((0.0, *edges), (*edges, np.inf)):
-            of = [r["honesty"][m][2:8] for r in found if low <= r["cm3"][m] < high]
+            of = [r["fractions"][m][2:8] for r in found if low <= r["cm3"][m] < high]
             voxels, share, true = np.sum(of, axis=(0, 1)) if of else (0, 0, 0)
             size = f"from {low:g}" if high == np.inf else f"{low:g} to {high:g}"
             of_all = max(voxels, 1)
@@ -349,13 +349,13 @@ def summary(found: list[dict]) -> dict[str, float]:
     for name, rows in groups.items():
         figures[f"{name}_phantoms"] = len(rows)
         for m in MAPS if rows else ():
-            figures[f"{name}_{m}_worst_tenth"] = worst_tenth(pooled([r["honesty"][m] for r in rows]))
+            figures[f"{name}_{m}_worst_tenth"] = worst_tenth(pooled([r["fractions"][m] for r in rows]))
             figures[f"{name}_{m}_dice"] = round(float(np.mean([r[m] for r in rows])), 4)
     return figures
 
 
 def main() -> None:
-    shown = lambda row: {k: v for k, v in row.items() if k != "honesty"}  # noqa: E731
+    shown = lambda row: {k: v for k, v in row.items() if k != "fractions"}  # noqa: E731
     is_quick, found = collected(__doc__ or "", rows, len(tumors()), SWEEPS, show=shown)
     figures = summary(found)
     if not is_quick:

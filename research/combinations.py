@@ -5,7 +5,7 @@ python research/combinations.py [--quick] [--patients N] [--cache DIR]
 Patients as in research/samples.py: the two heads that trained nothing, tumors that trained nothing, whole
 heads at 1 mm, scanned as T1c, FLAIR, T2, DIR and CT. Each is placed, fitted and sampled (200 + 50 sweeps, the
 cRBMs) with every combination; the third has the product of FLAIR and T2 in place of both, the last double
-inversion recovery and T2 alone, for which core cannot be told from edema. One thread. Finished rows are kept
+inversion recovery and T2 alone, which cannot separate core from edema. One thread. Finished rows are kept
 in DIR under a key of the code and data that made them.
 
 Prints, as its last line, one JSON object; the full run writes research/results/combinations.md and its box
@@ -39,7 +39,7 @@ COMBINATIONS = (("T1c", "FLAIR", "T2", "CT"), ("T1c", "FLAIR", "T2"), ("T1c", "F
 
 
 def scores(found: Votes, truth: Votes, names: tuple[str, ...]) -> dict[str, Scores]:
-    """Every delivered organ and the whole tumor; core only where it can be told."""
+    """Every delivered organ and the whole tumor; core only where a contrast identifies it."""
     spacing = (1.0, 1.0, 1.0)
     organs = [o for o in LABELS.organs if o.name not in ("GTV", "Edema")]
     out = {o.name: compare(*(organ_mask(LABELS, o, v) for v in (found, truth)), spacing) for o in organs}

@@ -33,7 +33,7 @@ from tumoar.io.models import default_model
 LEVELS = (0.0, -0.5, -1.0, -2.0)
 SLICES = 3.0
 ENHANCING_ML = 5.0
-"""Least volume that enhances: without any, core cannot be told from edema."""
+"""Least volume that enhances: without any, core cannot be separated from edema."""
 SEED = 11
 
 

@@ -132,9 +132,9 @@ def page(errors: dict, rows: list, repeats: int) -> str:
         lines.append(f"| {'×'.join(f'{s:g}' for s in spacing)} | " + " | ".join(cells) + " |")
     lines += [
         "",
-        "A body of 0.05 cm³ is 2 voxels of 3 mm, 6 of 2 mm: where it lies within them no mask of shares can",
-        "tell. A mask of ones and zeros, as segmentations are, holds even less: its shares are known only to",
-        "be above or below one half.",
+        "A body of 0.05 cm³ is 2 voxels of 3 mm, 6 of 2 mm: no mask of fractions determines where it",
+        "lies within them. A mask of ones and zeros, as segmentations are, holds even less: its shares are",
+        "known only to be above or below one half.",
         "",
         "## Against a planning system",
         "",

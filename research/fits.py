@@ -200,8 +200,8 @@ def organ(found: dict, column: str) -> float:
 def page(found: list[dict]) -> str:
     lines = ["# Algorithm 2 on simulated patients", "", *__doc__.split("\n\n")[2].splitlines(), ""]
     lines += [
-        f"Tumors: {', '.join(unseen_tumors()[: len(HEADS)])}. In the sets marked * tumor cannot be told:",
-        "fitted for organs alone. Core is given only where a contrast tells it from edema. Dice; of the",
+        f"Tumors: {', '.join(unseen_tumors()[: len(HEADS)])}. The sets marked * cannot identify tumor:",
+        "fitted for organs alone. Core is given only where a contrast separates it from edema. Dice; of the",
         "paper's method and of human raters on the paper's patients, which are other images and other",
         "outlines, where ours share the conventions of the atlas: context, not a comparison. That the chiasm",
         "starts and stays like white matter was decided looking at head 10 with a tumor and at head 20.",

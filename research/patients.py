@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from honesty import honesty, pooled, table
+from vote_fractions import binned, pooled, table
 
 from tumoar.api import load_result
 from tumoar.evaluate import Scores, compare
@@ -63,14 +63,14 @@ def tumor_scores(patient: Path, out: Path) -> dict[str, Scores]:
 
 
 def shares(patient: Path, out: Path) -> dict[str, list[list[float]]]:
-    """Shares of votes for core and whole tumor against the reference, in tenths."""
+    """Vote fractions of core and whole tumor against the reference, in tenths."""
     stored, reference = load_result(out), read_nifti(patient / "tumor.nii.gz")
     core = stored.probability("GTV")
     found = {
         "core": (core, reference.data > 1),
         "whole": (core + stored.probability("Edema"), reference.data > 0),
     }
-    return {k: honesty(np.round(share, 4), np.asarray(true)) for k, (share, true) in found.items()}
+    return {k: binned(np.round(share, 4), np.asarray(true)) for k, (share, true) in found.items()}
 
 
 def row(patient: Path, out: Path) -> dict:
@@ -163,11 +163,11 @@ def page(found: dict[str, dict]) -> str:
         lines.append(f"| **mean, {title}** | " + " | ".join(f"{m:.3g}" for m in means) + " |" * 8)
     lines += [
         "",
-        "## What a share of votes is worth",
+        "## Calibration of vote fractions",
         "",
-        "Voxels by their share of the votes, neither 0 nor 1, and how many are tumor by the reference: core",
-        "of the patients that enhance, whole tumor of all. Where the model is right shares are honest",
-        "([calibration](calibration.md)); on real images they are not. They tell where a border is",
+        "Voxels by their vote fraction, neither 0 nor 1, and how many are tumor by the reference: core",
+        "of the patients that enhance, whole tumor of all. Where the model is right they are calibrated",
+        "([calibration](calibration.md)); on real images they are not. They show where a border is",
         "in doubt, but neither how much, nor that it lies within the shell of voxels where samples differ:",
         "borders that fade, references that draw them elsewhere, noise that is not the model's are no part",
         "of what the samples vary.",
@@ -195,7 +195,7 @@ def variants_page(found: dict[str, dict[str, dict]]) -> str:
         "",
         "Written by `python research/patients.py`. `all`: four contrasts and the cRBMs, as in",
         "[patients](patients.md); `mrf`: the first-order Markov random field in place of the cRBMs; `no-x`:",
-        "contrast x left out. Core Dice / whole-tumor Dice. Without T1c the core cannot be told from edema,",
+        "contrast x left out. Core Dice / whole-tumor Dice. Without T1c core and edema cannot be separated,",
         "and the result says so. A cell is empty where a variant was not run, on all in the case of a mean.",
         "Settings were chosen looking at some of these patients, the level of core for the cRBMs alone (see",
         "[patients](patients.md)).",

@@ -1,7 +1,8 @@
-"""What was tried to break the program, and how often it held.
+"""Robustness tests: what was tried to break the program, and how often it passed.
 
 Each row of the goal that can be run here is a set of tests, by which it can be repeated. A test counts once,
-or as often as it tells (files, kills, steps). Rows that were not run this time keep the line of the last run.
+or as often as it reports (files, kills, steps). Rows that were not run this time keep the line of the last
+run.
 
     python research/reliability.py [--quick] [--rows R10 R13 …]
 """
@@ -105,7 +106,7 @@ ROWS = (
         "tests/cli/test_radiotherapy_whole.py"),
     Row("R26", "calibration of vote fractions", "50",
         instead="[its own page](calibration.md), by `python research/calibration.py`"),
-    Row("R27", "training resumed, and divergence told", "20",
+    Row("R27", "training resumed, and divergence reported", "20",
         "tests/train/test_shape.py::test_resumed_after_every_one_of_twenty_steps "
         "tests/train/test_shape.py::test_resuming_gives_the_same_bits "
         "tests/train/test_shape.py::test_divergence_is_a_refusal "
@@ -131,12 +132,12 @@ AFTER = """## What the rows leave open
   BLAS and numpy; labels agree with those of the newer one on 99.9 % of the voxels.
 - R20: whole runs on a small head for M3, M4, M6, M8, M10, M11, M13, M15 and M16; M1, M2 and M5 on what the
   model sees; M9 is in R21, M12 is in R10, M14 is R19, M17 reads ten ways of storing one image. M7 (a head
-  turned by up to 15 degrees) has [a page of its own](turned.md), and is not held: nor does a head that is
+  turned by up to 15 degrees) has [a page of its own](turned.md), and is not met: nor does a head that is
   scanned twice without being turned reach it, on the one head tried. Its optic nerves are found or lost with
   the noise of the scan. Whole runs and M17: ten cases each.
-- R21: heads of formulas. Of swapped names those are told that turn the order of CSF, gray and white matter
-  around: half of the sets have T1c and T2 swapped, half T1c and FLAIR. T1 and T1c keep that order, and
-  nothing tells them.
+- R21: heads of formulas. Swapped names are detected if they invert the order of CSF, gray and white matter:
+  half of the sets have T1c and T2 swapped, half T1c and FLAIR. T1 and T1c keep that order and
+  are not detected.
 - R18: of the ten processes killed in the run of 200 one was the orphan of the worker killed before; on the
   page the ten became nine by hand. The test spares it since.
 - R26: shares of 50 phantoms drawn from the model are off by at most 0.031 (core) and 0.014 (whole tumor);
@@ -161,7 +162,7 @@ AFTER = """## What the rows leave open
 - In a cohort, `sub-*`, `results`, `logs` and a log could be links and were written through; so could the lock
   and the checkpoints of a run.
 - A link in place of an output was exchanged for the result, but stayed beside it under another name.
-- A checkpoint with the right checksum that held a pickle, or was no archive at all, was a fault of the
+- A checkpoint with the right checksum that contained a pickle, or was no archive at all, was a fault of the
   program instead of a damaged checkpoint; one that unpacks to more than it holds would have been unpacked.
 - A model file with the right checksum whose array header ends within a bracket was a fault of the program.
 - A compressed .hdr with a megabyte and more behind its header was read to a megabyte and believed.
@@ -181,7 +182,7 @@ def command(row: Row) -> list[str]:
 
 
 def run(row: Row) -> tuple[str, int, int]:
-    """The line of a row, how many were tried, and how many held."""
+    """The line of a row, how many were tried, and how many passed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         options = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
@@ -231,7 +232,7 @@ def blank(row: Row) -> str:
 def page(lines: dict[str, str]) -> str:
     text = (__doc__ or "").split("\n\n", 1)[1].split("\n\n    python")[0].replace("\n", " ")
     table = [lines[row.id] if is_of(row, lines.get(row.id, "")) else blank(row) for row in ROWS]
-    head = ["| | what | wanted | tried | held | on | repeated by |", "|---|---|---|---|---|---|---|"]
+    head = ["| | what | wanted | tried | passed | on | repeated by |", "|---|---|---|---|---|---|---|"]
     return "\n".join(["# Robustness tests", "", text, "", *head, *table, "", AFTER])
 
 

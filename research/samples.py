@@ -1,11 +1,11 @@
-"""Tumor after Algorithm 2 alone, with the first-order MRF, and with the cRBMs; and whether votes are honest.
+"""Tumor after Algorithm 2 alone, with the first-order MRF, and with the cRBMs; and calibration of the votes.
 
 python research/samples.py [--quick] [--patients N] [--cache DIR]
 
 Patients are simulated from the two heads that trained neither atlas nor surroundings, with tumors of patients
 that trained neither shape prior, scanned as T1c, FLAIR and T2 at 1 mm. Algorithm 2 runs once per patient; its
 most probable labels are the first result. From there Algorithm 1 runs with each prior, 200 + 50 sweeps, as
-the command does. A share of votes is honest if, of the voxels with that share, that many are tumor. One
+the command does. A vote fraction is calibrated if, of the voxels with it, that fraction is tumor. One
 thread. Finished rows are kept in DIR under a key of the code and data that made them.
 
 Prints, as its last line, one JSON object; the full run writes research/results/samples.md.
@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 from fits import DECIDES, HEADS, fitted, scanned, unseen_tumors
 from head_cases import PROJECT, digest
-from honesty import honesty, pooled, table, worst_tenth
 from threadpoolctl import threadpool_limits
+from vote_fractions import binned, pooled, table, worst_tenth
 
 from tumoar.config import Config, GemConfig, GibbsConfig
 from tumoar.evaluate import dice
@@ -45,9 +45,9 @@ SCANS = ("T1c", "FLAIR", "T2")
 METHODS = ("algorithm 2", "mrf", "crbm")
 MAPS = {"core": ("core",), "whole": ("core", "edema")}
 SEED = 7
-BLURRED = """The simulated scanner blurs, and edema fades towards its border; the model knows neither. Shares
-of the whole tumor are then too low near its border and those of core too high: they tell where a border is
-in doubt, and are no probabilities. What they are where the model is right: [calibration](calibration.md)."""
+BLURRED = """The simulated scanner blurs, and edema fades towards its border; the model knows neither. Vote
+fractions of the whole tumor are then too low near its border and those of core too high: they show where a
+border is in doubt, and are no probabilities. What they are where the model is right: [calibration](calibration.md)."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ def results(one: Patient, model: Model, gibbs_config: GibbsConfig) -> Iterator[d
         start = time.process_time()
         (tally,) = sampled(one.case, fit, model, Config(prior=prior, gibbs=gibbs_config))
         votes = tally.vote()
-        honest = {m: honesty(tally.fraction(tumor=parts), one.truth[m]) for m, parts in MAPS.items()}
+        fractions = {m: binned(tally.fraction(tumor=parts), one.truth[m]) for m, parts in MAPS.items()}
         seconds = round(time.process_time() - start, 1)
-        yield row(prior, {"core": votes.y, "whole": votes.z}, honesty=honest, cpu_s=seconds)
+        yield row(prior, {"core": votes.y, "whole": votes.z}, fractions=fractions, cpu_s=seconds)
 
 
 def rows(folder: Path, patients: int, config: GibbsConfig) -> Iterator[dict]:
@@ -115,8 +115,8 @@ def rows(folder: Path, patients: int, config: GibbsConfig) -> Iterator[dict]:
 
 
 def of_method(found: list[dict], method: str, name: str) -> np.ndarray:
-    """Honesty of a map over all patients."""
-    return pooled([r["honesty"][name] for r in found if r["method"] == method])
+    """Calibration of a map over all patients."""
+    return pooled([r["fractions"][name] for r in found if r["method"] == method])
 
 
 def page(found: list[dict]) -> str:
@@ -131,7 +131,7 @@ def page(found: list[dict]) -> str:
     cells = [f"{np.mean([r[k] for r in found if r['method'] == m]):.4f}" for m in METHODS for k in MAPS]
     lines += ["| **mean** | " + " | ".join(cells) + " |", ""]
     lines += [BLURRED, ""]
-    lines += ["Voxels by their share of the votes with the cRBMs, neither 0 nor 1; how many are tumor.", ""]
+    lines += ["Voxels by their vote fraction with the cRBMs, neither 0 nor 1; how many are tumor.", ""]
     lines += table(*(of_method(found, "crbm", m) for m in MAPS))
     return "\n".join(lines) + "\n"
 
@@ -165,7 +165,7 @@ def collected(
 
 def main() -> None:
     is_quick, found = collected(
-        __doc__, rows, 3, show=lambda row: {k: v for k, v in row.items() if k != "honesty"}
+        __doc__, rows, 3, show=lambda row: {k: v for k, v in row.items() if k != "fractions"}
     )
     figures: dict[str, dict[str, float]] = {}
     for method in METHODS:

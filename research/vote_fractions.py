@@ -1,4 +1,4 @@
-"""Shares of votes against the truth, tenth by tenth: what several pages show."""
+"""Vote fractions against the truth, tenth by tenth, for several pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BINS = 10
 Sums = Sequence[Sequence[float]]
 
 
-def honesty(share: np.ndarray, true: np.ndarray) -> list[list[float]]:
+def binned(share: np.ndarray, true: np.ndarray) -> list[list[float]]:
     """Per tenth of the shares strictly between none and all: voxels, sum of shares, how many are true."""
     at = (share > 0) & (share < 1)
     tenth = np.minimum((share[at] * BINS).astype(int), BINS - 1)

@@ -47,7 +47,8 @@ MAPS = {"core": ("core",), "whole": ("core", "edema")}
 SEED = 7
 BLURRED = """The simulated scanner blurs, and edema fades towards its border; the model knows neither. Vote
 fractions of the whole tumor are then too low near its border and those of core too high: they show where a
-border is in doubt, and are no probabilities. What they are where the model is right: [calibration](calibration.md)."""
+border is in doubt, and are no probabilities. What they are where the model is right:
+[calibration](calibration.md)."""
 
 
 @dataclass(frozen=True)

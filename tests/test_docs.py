@@ -11,7 +11,9 @@ from tumoar.config import Config
 from tumoar.contrasts import default_contrasts
 from tumoar.io.models import default_model
 from tumoar.labels import default_labels
-from tumoar.model.theta_prior import mean_constraints
+from tumoar.model.generative import FULL
+from tumoar.model.theta_prior import WIDTH, mean_constraints
+from tumoar.train.atlas import AtlasSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -131,6 +133,9 @@ def test_the_settings_in_maths_are_the_defaults(maths):
     assert (config.gibbs.full_every, config.gibbs.rest_every) == (10, 10), "maths.md says ten in words"
     assert f"below {config.least_tumor} cm³" in maths
     assert config.least_share == 1 / 5, "maths.md says one fifth"
+    assert f"and ends at {FULL}" in maths
+    assert f"probability {AtlasSettings().untrained} at nodes" in maths
+    assert WIDTH == 10, "maths.md says ten times as wide"
 
 
 def test_the_filters_in_maths_and_kernels_are_those_of_the_shipped_priors(maths):
@@ -140,6 +145,37 @@ def test_the_filters_in_maths_and_kernels_are_those_of_the_shipped_priors(maths)
         lines = prior.w.reshape(len(prior.w), -1)
         kinds = {tuple(w if w[abs(w).argmax()] > 0 else -w) for w in lines}
         assert f"{len(lines)} filters and {len(kinds)} kernels" in kernels
+
+
+def _cells(text: str, name: str) -> list[str]:
+    """The cells of the first row of a table that begins with `name`."""
+    row = re.search(rf"^\| \**{re.escape(name)}\** \|(.*)\|$", text, re.M)
+    assert row, name
+    return [cell.strip(" *") for cell in row[1].split("|")]
+
+
+def _rounded(cells: list[str], like: list[str]) -> list[str]:
+    return [f"{float(a):.{len(b.partition('.')[2])}f}" if b else "" for a, b in zip(cells, like)]
+
+
+def test_the_figures_in_evidence_are_those_of_the_pages():
+    evidence = (DOCS / "evidence.md").read_text("utf-8")
+    patients, calibration, atlas = (
+        (ROOT / "research" / "results" / f"{name}.md").read_text("utf-8")
+        for name in ("patients", "calibration", "atlas")
+    )
+    section = evidence.partition("## Calibration")[0]
+    names = re.findall(r"^\| \**((?:BraTS|mean)[^|*]*?)\** \|", section, re.M)
+    assert len(names) == 8
+    for name in names:
+        shown = _cells(section, name)
+        assert shown == _rounded(_cells(patients, name)[:4], shown), name
+    for kind in ("unseen", "drawn"):
+        core, whole = (float(_cells(calibration, f"{kind}_{m}_worst_tenth")[0]) for m in ("core", "whole"))
+        pair = rf"{core:.3f}\s+(?:for core )?and\s+{whole:.3f}"
+        assert re.search(pair, evidence), pair
+    heads = [_cells(atlas, f"as shipped, head {n}")[4:] for n in (10, 20)]
+    assert "| " + " | ".join(" / ".join(pair) for pair in zip(*heads)) + " |" in evidence
 
 
 def test_the_files_and_names_in_maths_exist(maths):

@@ -40,18 +40,17 @@ def cohort(raw: Path, out: Path, flags: list[str], *options: str) -> tuple[float
 
 
 def engine_cost(folder: Path, count: int) -> tuple[float, float]:
-    """Seconds to start a cluster of two, and per subject that does nothing, two at a time."""
+    """Seconds to start, and per subject that does nothing, two at a time."""
     from small_cohort import order, subjects
 
-    from tumoar.cohort.engine import connect, run
+    from tumoar.cohort.local import run_here
 
     who = subjects(folder / "nothing", {f"{n:03}": "good" for n in range(count)})
     shutil.rmtree(folder / "out_nothing", ignore_errors=True)
     start = time.perf_counter()
-    with connect(2, None) as client:
-        ready = time.perf_counter()
-        outcomes = list(run(client, who, order(folder / "out_nothing"), lambda event: None))
-        done = time.perf_counter()
+    ready = time.perf_counter()
+    outcomes = list(run_here(who, order(folder / "out_nothing"), 2, lambda event: None))
+    done = time.perf_counter()
     assert all(outcome.state == "done" for outcome in outcomes)
     return ready - start, (done - ready) / count
 

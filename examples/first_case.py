@@ -11,8 +11,10 @@ def main(t1c: str, flair: str, page: str) -> None:
     result = segment(case, Model.default(), FAST, seed=0)  # leave FAST away for the full algorithm
     for organ in ("GTV", "Edema", "Brainstem", "OpticChiasm"):
         volume = result.volume(organ)
-        low, high = volume.interval(0.90)
-        print(f"{organ}: {volume.mean:.1f} cm³, 90 % {low:.1f} to {high:.1f}")
+        low, high = volume.spread(0.90)
+        print(
+            f"{organ}: {volume.outlined:.1f} cm³ outlined; spread of the samples {low:.1f} to {high:.1f} cm³"
+        )
     result.report(page)
 
 

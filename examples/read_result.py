@@ -11,7 +11,7 @@ def main(folder: str) -> None:
     for note in result.manifest["notes"]:
         print(f"review: {note['text']}")
     for row in result.manifest["volumes"]:
-        print(f"{row['name']:14} {row['mean_cm3']:8.2f} cm³ in {row['components']} parts")
+        print(f"{row['name']:14} {row['outlined_cm3']:8.2f} cm³ in {row['components']} parts")
     doubtful = (result.probability("GTV") > 0.1) & (result.probability("GTV") < 0.9)
     print(f"{int(doubtful.sum())} voxels may or may not be GTV, of {int(result.mask('GTV').sum())} outlined")
 

@@ -86,7 +86,7 @@ REFUSED = {
     "junk after gzip": ("B4", 3, "gzip", zipped(ZIPPED + b"junk")),
     "bomb": ("B5", 3, "stream longer than", zipped(ZIPPED + gzip.compress(bytes(2**20)) * 2000)),
     "long": ("B5", 3, "stream longer than", plain(GOOD + b"\0")),
-    "huge": ("B6", 10, "needs 281 TB, limit 4.29 GB", nii(bitpix=64, datatype=64, dim=HUGE)),
+    "huge": ("B6", 10, "needs 281 TB, limit 1.61 GB", nii(bitpix=64, datatype=64, dim=HUGE)),
     "huge gzip": ("B6", 10, "needs", lambda d: put(d / "a.nii.gz", version=2, dim=HUGER)),
     "far data": ("B6", 10, "image too large", nii(vox_offset=2.0**40)),
     "text": ("B7", 3, "not a scalar NIfTI", plain(b"Jane Doe, born 1970")),

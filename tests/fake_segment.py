@@ -32,7 +32,7 @@ def main() -> None:
     first = len((turns / out.name).read_text().splitlines()) == 1
     print(json.dumps({"event": "progress", "stage": "fit", "done": 1, "total": 4}), flush=True)
     if kind == "bad":
-        print("E5-B23 no signal in T1c | file: t1c.nii.gz", file=sys.stderr)
+        print(f"E5-B23 no signal in T1c | file: {Path(image).name}", file=sys.stderr)
         sys.exit(5)
     if kind == "hang":
         time.sleep(600)

@@ -173,6 +173,11 @@ def write_rtdose(path: Path, gray: np.ndarray, grid: Grid, frame: str, **more) -
 
 def write_contours(path: Path, structures: dict[str, list[np.ndarray]], frame: str) -> Path:
     """A bare structure set of world polygons, as another program would draw them."""
+    return save(contour_set(structures, frame), path)
+
+
+def contour_set(structures: dict[str, list[np.ndarray]], frame: str, kind: str = "CLOSED_PLANAR") -> Dataset:
+    """The same, not written yet."""
     data = dataset(RTSTRUCT, Modality="RTSTRUCT", StructureSetLabel="DRAWN")
     data.StudyInstanceUID, data.SeriesInstanceUID = generate_uid(), generate_uid()
     rois, contours = [], []
@@ -184,9 +189,9 @@ def write_contours(path: Path, structures: dict[str, list[np.ndarray]], frame: s
         item.ReferencedROINumber, item.ContourSequence = number, Sequence()
         for polygon in polygons:
             contour = Dataset()
-            contour.ContourGeometricType, contour.NumberOfContourPoints = "CLOSED_PLANAR", len(polygon)
+            contour.ContourGeometricType, contour.NumberOfContourPoints = kind, len(polygon)
             contour.ContourData = [f"{v:.8g}" for v in (polygon * [-1, -1, 1]).ravel()]
             item.ContourSequence.append(contour)
         contours.append(item)
     data.StructureSetROISequence, data.ROIContourSequence = Sequence(rois), Sequence(contours)
-    return save(data, path)
+    return data

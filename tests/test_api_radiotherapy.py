@@ -12,9 +12,10 @@ from small_run import run
 
 from tumoar.api import Segmentation
 from tumoar.contours import filled
-from tumoar.errors import GeometryError
-from tumoar.image import Grid
+from tumoar.errors import ChannelError, GeometryError
+from tumoar.image import Grid, Image
 from tumoar.io.dicom import grid_of, only_series
+from tumoar.io.dose import read_dose
 from tumoar.io.rtstruct import read_rtstruct
 
 N = small_head.SIZE
@@ -51,6 +52,22 @@ def test_dose_with_its_band(patient):
     assert (band.median <= band.high).all()
     with pytest.raises(GeometryError, match="different frames of reference"):
         result.dvh("GTV", folder / "elsewhere.dcm")
+
+
+def test_doses_are_checked_from_python_too(patient):
+    folder, result = patient
+    dose = read_dose(folder / "RD.dcm")
+    path = write_rtdose(folder / "F.dcm", dose.data / 30, dose.grid, "1.2.1", DoseSummationType="FRACTION")
+    with pytest.raises(ChannelError, match="not known to be of the whole course"):
+        result.dvh("GTV", path)
+    found = result.dvh("GTV", path, fractions=30)
+    assert found.dvh.mean == pytest.approx(result.dvh("GTV", dose).dvh.mean, rel=1e-3)
+    assert found.notes == ("the dose is of one fraction, multiplied by 30",)
+    for value in (np.nan, -1.0, np.inf):
+        holed = np.array(dose.data)
+        holed[10, 10, 10] = value
+        with pytest.raises(ChannelError, match="not a dose"):
+            result.dvh("GTV", Image(holed, dose.grid))
 
 
 def test_contours_on_a_series_that_was_segmented(patient):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from analytic_shapes import CENTER_GY, GRADIENT, linear_dose, mask_of, possible, shapes
 
-from tumoar.dose import Dvh, Pieces, band, dvh, pieces_of_mask
+from tumoar.dose import Dvh, Pieces, band, dvh, pieces_of_mask, thinned
 from tumoar.image import Grid, Image
 
 PERCENTS = (5, 50, 95)
@@ -103,3 +103,18 @@ def test_band_holds_its_curves():
     assert found.high == pytest.approx([100, 95, 0])
     with pytest.raises(ValueError, match="at least one"):
         band([Dvh(np.zeros(0), np.zeros(0))])
+
+
+def test_a_thinned_curve_keeps_its_hot_spots():
+    rng = np.random.default_rng(3)
+    doses = np.sort(rng.gamma(2.0, 10.0, 300_000))[::-1]
+    whole = Dvh(doses, np.full(len(doses), 1e-3))
+    few = thinned(whole, 2000)
+    assert len(few.doses) <= 2000
+    assert few.maximum == whole.maximum
+    assert few.volume == pytest.approx(whole.volume)
+    assert few.mean == pytest.approx(whole.mean)
+    for cc in (0.03, 0.1, 0.5):
+        assert few.D_cc(cc) == whole.D_cc(cc)
+    for percent in (5, 50, 95):
+        assert few.D(percent) == pytest.approx(whole.D(percent), abs=0.1)

@@ -37,9 +37,18 @@ def test_finds_what_was_drawn(undisturbed):
     assert small_head.dice(votes.z, z) > 0.9
     assert small_head.dice(votes.y, y) > 0.85
     assert (votes.l == l)[z == 0].mean() > 0.9
-    low, high = undisturbed.volume("GTV").interval()
+    low, high = undisturbed.volume("GTV").spread()
     assert low - 1e-9 <= undisturbed.volume("GTV").mean <= high + 1e-9
     assert abs(undisturbed.volume("GTV").mean - y.sum() / 1000) < 0.1
+
+
+def test_a_volume_shows_the_outline_first_and_then_the_spread_of_the_samples(undisturbed):
+    volume = undisturbed.volume("GTV")
+    low, high = volume.spread(0.90)
+    assert volume.outlined == pytest.approx(undisturbed.mask("GTV").sum() / 1000)
+    shown = f"{volume.outlined:.2f} cm³ outlined; spread of the samples {low:.2f}–{high:.2f} cm³"
+    assert repr(volume) == f"Volume({shown})"
+    assert not hasattr(volume, "interval")
 
 
 def test_labels_show_tumor_over_anatomy(undisturbed):

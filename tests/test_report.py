@@ -21,7 +21,7 @@ from tumoar.contrasts import find_contrast
 from tumoar.errors import UnreadableFileError
 from tumoar.image import Case, Input
 from tumoar.quality import Note
-from tumoar.report import read_data, render, report_data, volumes
+from tumoar.report import face, read_data, render, report_data, volumes
 from tumoar.report.pictures import outlines, plane
 
 NOTES = (Note("drift", "GTV </script><b>drifts</b> & more"), Note("B40", "eyes cannot be seen"))
@@ -111,10 +111,25 @@ def test_volumes_in_the_table_are_those_of_the_result(page, result):
     cells = {row[0].strip(): row for row in page.rows if row}
     for organ in result.table.organs:
         volume = result.volume(organ.name)
-        low, high = volume.interval(0.90)
-        shown = [cell.strip() for cell in cells[organ.name][1:4]]
-        assert shown == [f"{volume.mean:.2f}", f"{volume.sd:.2f}", f"{low:.2f} – {high:.2f}"]
+        low, high = volume.spread(0.90)
+        shown = [cell.strip() for cell in cells[organ.name][1:5]]
+        spread = f"{low:.2f} – {high:.2f}"
+        assert shown == [f"{volume.outlined:.2f}", spread, f"{volume.mean:.2f}", f"{volume.sd:.2f}"]
     assert result.volume("GTV").sd > 0
+    assert result.volume("GTV").outlined == pytest.approx(result.mask("GTV").sum() / 1000)
+
+
+def test_the_outlined_volume_is_that_of_the_written_structure(result):
+    rows = [{"name": "GTV", "outlined_cm3": 12.34}]
+    data = report_data(result, NOTES, MANIFEST | {"volumes": rows})
+    assert next(v["outlined"] for v in data["volumes"] if v["name"] == "GTV") == 12.34
+
+
+def test_the_page_calls_no_spread_an_interval(page):
+    text = " ".join(page.texts)
+    assert "spread of the samples" in text
+    assert "too narrow to serve as an uncertainty" in text
+    assert not re.search("interval|credible|90 %", text)
 
 
 def test_volumes_for_the_viewer_are_those_of_the_result(data, result):
@@ -126,11 +141,13 @@ def test_volumes_for_the_viewer_are_those_of_the_result(data, result):
         shown = np.asarray(unpacked(row["nifti"]).dataobj) / 255 * row["top"]
         assert np.abs(shown - wanted).max() <= row["top"] / 255
     assert {"GTV", "Edema", "entropy"} <= {row["name"] for row in data["maps"]}
+    visible = face.shown(result)
     for row, D in zip(data["contrasts"], result.case.D):
         low, high = row["window"]
         shown = np.asarray(unpacked(row["nifti"]).dataobj)
         wanted = np.clip((np.exp(D) - low) / (high - low), 0, 1)
-        assert np.abs(shown / 255 - wanted).max() < 1 / 255
+        assert np.abs(shown / 255 - wanted)[visible].max() < 1 / 255
+        assert (shown[~visible] == 0).all()
 
 
 def test_the_page_stays_small_whatever_the_images(result, monkeypatch):
@@ -263,7 +280,7 @@ def test_computed_tomography_and_missing_values(result):
     D[1, -4:] = 15.0
     inputs = (case.inputs[0], Input("CT", "CT", case.grid, "RAS", np.eye(4), figures={"offset": 0.25}))
     mixed = Case(D, (case.contrasts[0], find_contrast("CT")), case.grid, "T1c", inputs, skull_stripped=False)
-    data = report_data(replace(result, case=mixed), (), {})
+    data = report_data(replace(result, case=mixed), (), {}, keep_face=True)
     ct = np.asarray(unpacked(data["contrasts"][1]["nifti"]).dataobj)
     assert (ct[:4] == 0).all()
     assert (ct[-4:] == 255).all()

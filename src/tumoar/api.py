@@ -18,7 +18,7 @@ from tumoar.dose import Dvh, Sampled, dvh, pieces_of_mask, thinned
 from tumoar.errors import GeometryError
 from tumoar.inference.tally import Votes
 from tumoar.io.dicom import grid_of
-from tumoar.io.dose import read_dose
+from tumoar.io.dose import GivenDose, load_dose, require_dose
 from tumoar.io.images import read_scans, series_at
 from tumoar.io.models import default_model, load_model
 from tumoar.io.nifti import read_nifti
@@ -80,15 +80,24 @@ class Model(generative.Model):
 class Segmentation(result.Segmentation):
     """A result, which can also show itself."""
 
-    def report(self, path: str | Path) -> None:
-        """Write the report, one page that opens offline."""
-        notes = review(self)
-        data = report_data(self, notes, {"seed": self.seed, "config": self.config.model_dump(mode="json")})
+    def report(self, path: str | Path, *, keep_face: bool = False) -> None:
+        """Write the report, one page that opens offline; its images show no face unless it is to be kept."""
+        about = {"seed": self.seed, "config": self.config.model_dump(mode="json")}
+        data = report_data(self, review(self), about, keep_face=keep_face)
         replace_text(Path(path), render(data))
 
-    def dvh(self, organ: str, dose: image.Image | str | Path) -> Sampled:
-        """Dose-volume histogram of a structure, and of its samples where they were kept."""
-        field = dose if isinstance(dose, image.Image) else read_dose(dose)
+    def dvh(self, organ: str, dose: image.Image | str | Path, *, fractions: int | None = None) -> Sampled:
+        """Dose-volume histogram of a structure, and of its samples where they were kept.
+
+        Both are measured alike on the voxels of the case, and both leave out what the outline leaves out.
+        `fractions` says that the dose, a file, is of one of so many equal fractions.
+        """
+        if isinstance(dose, image.Image):
+            require_dose(dose)
+            given = GivenDose(dose)
+        else:
+            given = load_dose(dose, fractions=fractions)
+        field = given.image
         require_frame(image.frame_digest(self.case.grid.frame), field)
         row, grid = self.table.organ(organ), self.case.grid
 
@@ -96,7 +105,9 @@ class Segmentation(result.Segmentation):
             mask = result.organ_mask(self.table, row, votes)
             return thinned(dvh(pieces_of_mask(image.Image(mask.astype(np.uint8), grid)), field))
 
-        return Sampled(curve(self.votes), tuple(curve(votes) for votes in self.tally.drawn()))
+        stays = (~self.islands).astype(np.uint8)
+        drawn = (Votes(votes.l, votes.z * stays, votes.y * stays) for votes in self.tally.drawn())
+        return Sampled(curve(self.votes), tuple(curve(votes) for votes in drawn), given.notes)
 
     def to_rtstruct(self, reference: str | Path, path: str | Path, *, smooth: bool = False) -> None:
         """Write contours on the slices of a series that was segmented (see `tumoar export` for others)."""
@@ -125,10 +136,23 @@ def segment(
     given: Given | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
     keeps_samples: bool = False,
+    trust_contrasts: bool = False,
 ) -> Segmentation:
-    """Labels of one patient; the model in the package unless another is given."""
-    chosen = model or default_model()
-    found = _segment(case, chosen, config, seed=seed, given=given, watch=watch, keeps_samples=keeps_samples)
+    """Labels of one patient; the model in the package unless another is given.
+
+    An image that is clearly not of the contrast it is given as is refused before anything is fitted; with
+    `trust_contrasts` it is only noted.
+    """
+    found = _segment(
+        case,
+        model or default_model(),
+        config,
+        seed=seed,
+        given=given,
+        watch=watch,
+        keeps_samples=keeps_samples,
+        trust_contrasts=trust_contrasts,
+    )
     out: Segmentation = _as(Segmentation, found)
     return out
 

@@ -108,10 +108,14 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """The histogram of a structure as outlined, and of its posterior samples where they were kept."""
+    """The histogram of a structure as outlined, and of its posterior samples where they were kept.
+
+    `notes` are what is to be known of the dose.
+    """
 
     dvh: Dvh
     samples: tuple[Dvh, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def band(self, share: float = 0.90, doses: npt.ArrayLike | None = None) -> Band:
         """Median and central band over the samples."""
@@ -128,10 +132,16 @@ def dvh(pieces: Pieces, dose: Image) -> Dvh:
 
 
 def thinned(curve: Dvh, most: int = 20_000) -> Dvh:
-    """The same histogram in fewer pieces, neighbors in dose taken together: for keeping many of them."""
+    """The same histogram in about `most` pieces, for keeping many of them.
+
+    The hottest half of them stays as it is, so that no hot spot is averaged away; behind them, neighbors in
+    dose are taken together.
+    """
     if len(curve.doses) <= most:
         return curve
-    starts = np.linspace(0, len(curve.doses), most, endpoint=False).astype(int)
+    hottest = most // 2
+    rest = np.linspace(hottest, len(curve.doses), most - hottest, endpoint=False).astype(int)
+    starts = np.concatenate([np.arange(hottest), rest])
     volumes = np.add.reduceat(curve.volumes, starts)
     doses = np.add.reduceat(curve.doses * curve.volumes, starts) / volumes
     return Dvh(doses, volumes, curve.outside)
@@ -142,7 +152,7 @@ def dose_at(dose: Image, points: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
     index = dose.grid.index(points).T
     size = np.array(dose.grid.shape)[:, None]
     is_outside: npt.NDArray[np.bool_] = np.asarray(((index < -0.5) | (index > size - 0.5)).any(0))
-    values = ndi.map_coordinates(np.asarray(dose.data, np.float64), index, order=1, mode="nearest")
+    values = ndi.map_coordinates(dose.data, index, np.float64, order=1, mode="nearest")
     return np.where(is_outside, 0.0, values), is_outside
 
 

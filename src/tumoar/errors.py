@@ -18,11 +18,11 @@ class TumoarError(Exception):
         self, id: str, what: str, *, file: object = None, found: object = None, do: str | None = None
     ) -> None:
         self.id = id
-        self.what = what
+        self.what = printable(what)
         # Only the name: a full path may carry a patient's name, and is not needed to find the file.
         self.file = None if file is None else plain_name(str(file))
         self.found = None if found is None else printable(str(found))
-        self.do = do
+        self.do = None if do is None else printable(do)
         super().__init__(str(self))
 
     def __str__(self) -> str:

@@ -69,11 +69,18 @@ def compare(mask: Mask, reference: Mask, spacing: npt.ArrayLike) -> Scores:
 def compare_organs(
     labels: LabelTable, found: npt.NDArray[np.integer], truth: npt.NDArray[np.integer], spacing: npt.ArrayLike
 ) -> dict[str, Scores]:
-    """Scores of every delivered structure of two exclusive label maps (tumor over anatomy)."""
-    return {
-        organ.name: compare(organ_mask(labels, organ, found), organ_mask(labels, organ, truth), spacing)
-        for organ in labels.organs
-    }
+    """Scores of every delivered structure of two exclusive label maps (tumor over anatomy).
+
+    Tumor hides organs: they are compared where neither map shows tumor.
+    """
+    tumor = [t.index for t in labels.tumor]
+    seen = ~(np.isin(found, tumor) | np.isin(truth, tumor))
+    out = {}
+    for organ in labels.organs:
+        masks = [organ_mask(labels, organ, label_map) for label_map in (found, truth)]
+        ours, theirs = [m & seen for m in masks] if organ.structures else masks
+        out[organ.name] = compare(ours, theirs, spacing)
+    return out
 
 
 def organ_mask(labels: LabelTable, organ: Organ, label_map: npt.NDArray[np.integer]) -> Mask:

@@ -91,11 +91,15 @@ def frame_digest(frame: str | None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """Voxel values on their own grid, in their stored axis order; `source` is a name without a path."""
+    """Voxel values on their own grid, in their stored axis order; `source` is a name without a path.
+
+    `notes` are what its reader noticed, for a reviewer: pairs of an id (docs/errors.md) and a sentence.
+    """
 
     data: npt.NDArray[np.generic]
     grid: Grid
     source: str = ""
+    notes: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         data = np.asarray(self.data).view()

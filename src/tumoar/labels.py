@@ -85,10 +85,15 @@ class LabelTable:
     organs: tuple[Organ, ...]
 
     def __post_init__(self) -> None:
+        every: tuple[Structure | Gmm | TumorClass | Organ, ...]
+        every = (*self.structures, *self.gmms, *self.tumor, *self.organs)
+        for row in every:
+            _require_kinds(row)
         for kind, rows in (("structure", self.structures), ("gmm", self.gmms), ("organ", self.organs)):
             _require_unique(kind, "name", [row.name for row in rows])
         _require_unique("label", "index", [s.index for s in self.structures] + [t.index for t in self.tumor])
         _require({s.index for s in self.structures if s.index == 0} == {0}, "no structure has index 0 (air)")
+        _require(any(s.in_brain for s in self.structures), "no structure is part of the brain")
         by_name = {s.name: s for s in self.structures}
         gmm_names = {g.name for g in self.gmms}
         for role in ("core", "edema"):
@@ -97,8 +102,6 @@ class LabelTable:
             _require(1 <= g.components <= 16, f"gmm '{g.name}' has {g.components} components, not 1 to 16")
         for s in self.structures:
             _require(s.gmm in gmm_names, f"structure '{s.name}' names the unknown gmm '{s.gmm}'")
-            _require(0 <= s.index <= 255, f"structure '{s.name}' has index {s.index}, not 0 to 255")
-            _require(re.fullmatch("#[0-9a-f]{6}", s.color) is not None, f"'{s.name}' has color '{s.color}'")
             _require((s.side is None) == (s.mirror is None), f"'{s.name}' has only one of side and mirror")
             if s.mirror is not None:
                 other = by_name.get(s.mirror)
@@ -241,7 +244,7 @@ def parse_labels(table: Mapping[str, Any]) -> LabelTable:
             tumor=tuple(TumorClass(name=n, **_coded(row)) for n, row in table["tumor"].items()),
             organs=tuple(_organ(**row) for row in table["organ"]),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ModelFileError("labels", "label table not usable", found=error) from error
 
 
@@ -275,6 +278,44 @@ def _position(rows: tuple[Any, ...], name: str) -> int:
 def _require(condition: bool, otherwise: str) -> None:
     if not condition:
         raise ModelFileError("labels", f"label table not usable: {otherwise}")
+
+
+_LONGEST = 64  # letters of a name
+_ROLES, _SIDES = ("normal", "core", "edema"), (None, "left", "right")
+
+
+def _require_kinds(row: Structure | Gmm | TumorClass | Organ) -> None:
+    """Every value of the kind it should be: a table from a file may hold any."""
+    name = row.name
+    is_name = isinstance(name, str) and 0 < len(name) <= _LONGEST and name.isprintable()
+    _require(is_name, f"a name of up to {_LONGEST} letters is missing")
+    if isinstance(row, Gmm):
+        _require(type(row.components) is int, f"gmm '{name}' has no whole number of components")
+        _require(row.role in _ROLES, f"gmm '{name}' has no known role")
+        scatter = 1.0 if row.scatter is None else row.scatter
+        is_number = isinstance(scatter, int | float) and not isinstance(scatter, bool)
+        _require(is_number and 1e-3 <= scatter <= 1e3, f"gmm '{name}' has scatter {row.scatter!r}")
+    elif isinstance(row, Organ):
+        parts = (row.kind, *row.structures, *row.tumor)
+        _require(all(isinstance(part, str) for part in parts), f"organ '{name}' is not made of names")
+    else:
+        _require(
+            type(row.index) is int and 0 <= row.index <= 255,
+            f"'{name}' has index {row.index!r}, not 0 to 255",
+        )
+        is_color = isinstance(row.color, str) and re.fullmatch("#[0-9a-f]{6}", row.color)
+        _require(bool(is_color), f"'{name}' has color {row.color!r}")
+        code = row.snomed or Code("0", "none")
+        _require(
+            all(isinstance(text, str) and len(text) <= _LONGEST for text in (code.value, code.meaning)),
+            f"'{name}' has a code that is no text",
+        )
+    if isinstance(row, Structure):
+        _require(
+            isinstance(row.in_brain, bool) and isinstance(row.trained, bool),
+            f"'{name}' has an in_brain or trained that is neither true nor false",
+        )
+        _require(row.side in _SIDES, f"'{name}' has side {row.side!r}, not left or right")
 
 
 def _require_unique(kind: str, field: str, values: list[Any]) -> None:

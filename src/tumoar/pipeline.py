@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from tumoar.errors import ChannelError
 from tumoar.image import Case
 from tumoar.inference import gem, gibbs
 from tumoar.inference.affine import AffineResult, place_affine
+from tumoar.inference.order import check_order
 from tumoar.inference.tally import Tally
 from tumoar.model.generative import Model, with_prior
 from tumoar.model.gmm import Theta
@@ -34,12 +35,13 @@ EVERY = 25
 
 
 class Progress(NamedTuple):
-    """How far a run is: `done` of `total` steps of a named stage, and figures worth a glance."""
+    """How far a run is: `done` of `total` steps of a named stage, figures worth a glance, new notes."""
 
     stage: str
     done: int
     total: int
     figures: Mapping[str, float]
+    notes: tuple[str, ...] = ()
 
 
 class Keeper(Protocol):
@@ -83,12 +85,14 @@ def segment(
     watch: Callable[[Progress], None] = lambda progress: None,
     keeper: Keeper | None = None,
     keeps_samples: bool = False,
+    trust_contrasts: bool = False,
 ) -> Segmentation:
     """Labels of one patient, with the votes behind them.
 
     `watch` hears of the progress. What `keeper` holds from an interrupted run of the same case, model,
     settings and seed is used; the result is the same to the last bit as without interruption. With
-    `keeps_samples` every sample stays available, not only the votes.
+    `keeps_samples` every sample stays available, not only the votes. Images that are clearly not of the
+    contrast they are given as are refused before anything is fitted, with `trust_contrasts` only noted.
     """
     config, keeper, given = config or Config(), keeper or Nowhere(), given or Given()
     if config.tumor and not tumor_is_constrained(case.contrasts):
@@ -108,7 +112,7 @@ def segment(
     # One BLAS thread: a matrix product must not depend on how many cores there are.
     with threadpool_limits(1, "blas"):
         with _timed(clock, "place"):
-            placement = _placement(case, model, keeper, watch)
+            placement = place(case, model, config, keeper, watch, trust_contrasts=trust_contrasts)
         with _timed(clock, "fit"):
             fit = _fit(case, model, placement, config, keeper, watch)
         with _timed(clock, "sample"):
@@ -121,7 +125,17 @@ def segment(
     return Segmentation(case, model.labels, placement, fit, thetas[0], tallies, infos, config, seed, clock)
 
 
-def _placement(case: Case, model: Model, keeper: Keeper, watch: Callable[[Progress], None]) -> AffineResult:
+def place(
+    case: Case,
+    model: Model,
+    config: Config | None = None,
+    keeper: Keeper | None = None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    *,
+    trust_contrasts: bool = False,
+) -> AffineResult:
+    """Place the atlas, and check the images under it before any work is done: coverage, order of tissues."""
+    config, keeper = config or Config(), keeper or Nowhere()
     watch(Progress("place", 0, 1, {}))
     stored = keeper.load("place")
     if stored is None:
@@ -132,8 +146,11 @@ def _placement(case: Case, model: Model, keeper: Keeper, watch: Callable[[Progre
     else:
         quality = dict(zip(stored["names"].tolist(), stored["figures"].tolist()))
         found = AffineResult(stored["matrix"], quality)
-    watch(Progress("place", 1, 1, {}))
-    return found
+    placed = gem.placed_on(case, model.atlas, found.matrix, config.gem)
+    check_coverage(case, placed)
+    notes = tuple(str(note) for note in check_order(case, placed, trusted=trust_contrasts))
+    watch(Progress("place", 1, 1, {}, notes))
+    return replace(found, notes=(*found.notes, *notes))
 
 
 def _fit(
@@ -146,7 +163,6 @@ def _fit(
 ) -> gem.Fit:
     """Algorithm 2; for the progress every level counts ten steps, whatever number of iterations it takes."""
     placed = gem.placed_on(case, model.atlas, placement.matrix, config.gem)
-    check_coverage(case, placed)
     total = 10 * len(config.gem.levels)
     stored = keeper.load("fit")
     if stored is None:

@@ -49,7 +49,8 @@ def check_image(image: Image, name: str, kind: Kind, brain: Mask | None = None) 
     """Everything that one image must pass to serve as contrast `name`, or as a label map."""
     try:
         check_size(image.grid, name)
-        return note_thickness(image.grid) + _check_values(image.data, name, kind, brain)
+        noticed = [Note(id, text) for id, text in image.notes]
+        return noticed + note_thickness(image.grid) + _check_values(image.data, name, kind, brain)
     except ChannelError as refusal:
         raise ChannelError(
             refusal.id, refusal.what, file=image.source or None, found=refusal.found, do=refusal.do
@@ -216,7 +217,9 @@ def _is_stripped_ct(data: Array) -> bool:
 
 def _has_few_integers(values: Array) -> bool:
     values = _finite(values)
-    if values.dtype.kind == "f" and not np.array_equal(values, np.rint(values)):
+    if values.dtype.kind == "f" and not all(
+        np.array_equal(part, np.rint(part)) for part in np.array_split(values, 1 + values.size // 2**24)
+    ):
         return False
     if values.size == 0 or float(values.max()) - float(values.min()) >= 2**16:
         return bool(np.unique(values).size <= MOST_LABELS)
@@ -263,7 +266,10 @@ def _correlation(a: Array, b: Array, brain: Mask | None) -> float:
 
 
 def _finite(data: Array) -> Array:
-    return data if data.dtype.kind != "f" else data[np.isfinite(data)]
+    if data.dtype.kind != "f":
+        return data
+    is_finite = np.isfinite(data)
+    return data if is_finite.all() else data[is_finite]
 
 
 def _share(flags: Mask) -> float:

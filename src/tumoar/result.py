@@ -1,4 +1,4 @@
-"""What a segmentation delivers: labels, vote fractions, and volumes with credible intervals.
+"""What a segmentation delivers: labels, vote fractions, and volumes with the spread of the samples.
 
 Labels are votes over the samples, on each variable separately (section 2.3.1): l, whether or not tumor
 covers it; z; y. The exclusive label map shows tumor over anatomy. Fractions and volumes of the samples are as
@@ -28,24 +28,37 @@ Field = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Volume:
-    """Volumes of one structure in the samples, cm³."""
+    """Volume of one structure, cm³: as outlined, and in each sample.
+
+    The outline is a vote, so that its volume may lie outside the spread of the samples. On real images that
+    spread is too narrow to serve as an uncertainty (docs/report.md).
+    """
 
     samples: npt.NDArray[np.float64]
+    outlined: float
+
+    def __repr__(self) -> str:
+        low, high = self.spread()
+        return f"Volume({self.outlined:.2f} cm³ outlined; spread of the samples {low:.2f}–{high:.2f} cm³)"
 
     @property
     def mean(self) -> float:
-        """Posterior mean."""
+        """Mean over the samples."""
         return float(self.samples.mean())
 
     @property
     def sd(self) -> float:
-        """Posterior standard deviation."""
+        """Standard deviation over the samples."""
         return float(self.samples.std())
 
-    def interval(self, share: float = 0.90) -> tuple[float, float]:
-        """Central credible interval."""
+    def spread(self, share: float = 0.90) -> tuple[float, float]:
+        """Spread of the samples: the quantiles between which their central `share` lies.
+
+        It tells how much the volume varies along the chain given the fitted model, and is not an interval
+        that the true volume lies in with that probability.
+        """
         low, high = np.quantile(self.samples, [(1 - share) / 2, (1 + share) / 2])
         return float(low), float(high)
 
@@ -118,12 +131,13 @@ class Segmentation:
         return self.tally.fraction(row.structures, row.tumor)
 
     def volume(self, organ: str) -> Volume:
-        """The organ's volume, sample by sample."""
+        """The organ's volume, as outlined and sample by sample."""
         row, K = self.table.organ(organ), self.table.K
         tumor = {"edema": K, "core": K + 1}
         columns = [self.table.l(s) for s in row.structures] + [tumor[t] for t in row.tumor]
         counts = np.array(self.tally.volumes)[:, columns].sum(1)
-        return Volume(counts * self.case.grid.voxel_volume / 1000)
+        cubic = self.case.grid.voxel_volume / 1000
+        return Volume(counts * cubic, float(self.mask(organ).sum()) * cubic)
 
     def entropy(self) -> Field:
         """(X, Y, Z) nats: of the votes on structures, plus of those on tumor (none, edema, core)."""

@@ -16,6 +16,7 @@ from tumoar.contrasts import core_is_identifiable
 from tumoar.errors import ChannelError
 from tumoar.evaluate import dice
 from tumoar.image import Case
+from tumoar.inference.order import WORDS
 from tumoar.model.atlas import Placed
 from tumoar.numerics import tetra
 from tumoar.numerics.autocorrelation import effective_size
@@ -40,6 +41,7 @@ DARKER = {
     "T2": (("GWM", "CSF"), ("GWM", "GGM")),
 }
 """In each contrast the first mixture is darker than the second, or the image is not what its name says."""
+SWAPPED = "swapped"
 CLEARLY = 0.05  # in log intensity: gray and white matter may come close
 
 
@@ -66,7 +68,7 @@ def review(result: Segmentation) -> tuple[Note, ...]:
     notes = [Note(*text.split(" ", 1)) for text in _coded(result.case.notes + result.placement.notes)]
     for check in (_unseen, _tumor, _contrasts, _sides, _chain, _agreement):
         notes += check(result)
-    return tuple(notes)
+    return tuple(sorted(notes, key=lambda note: note.id != SWAPPED))  # which puts all others in doubt
 
 
 def seen(result: Segmentation) -> dict[str, float]:
@@ -144,7 +146,8 @@ def _contrasts(result: Segmentation) -> list[Note]:
 
     for channel, contrast in enumerate(result.case.contrasts):
         wrong = [
-            f"{dark} is brighter than {bright} in {contrast.name}: is it really a {contrast.name}?"
+            f"{WORDS[dark]} is brighter than {WORDS[bright]} in the image given as {contrast.name}: "
+            f"is it really a {contrast.name}?"
             for dark, bright in DARKER.get(contrast.name, ())
             if mean(dark, channel) > mean(bright, channel) + CLEARLY
         ]

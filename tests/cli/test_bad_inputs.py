@@ -18,8 +18,10 @@ from rt_files import PLANTED
 from small_run import MODEL, stand_ins
 
 import tumoar.cli as cli
+from tumoar import pipeline
 from tumoar.cli.watch import Watch
 from tumoar.image import Grid
+from tumoar.inference.affine import AffineResult
 from tumoar.io.nifti import write_nifti
 from tumoar.io.results import read_manifest
 
@@ -33,7 +35,9 @@ def parameters():
 
 
 @pytest.mark.parametrize("row", list(parameters()))
-def test_bad_input(row, tmp_path, capfd):
+def test_bad_input(row, tmp_path, capfd, monkeypatch):
+    place = AffineResult(np.eye(4), {})  # the heads are too small for the atlas
+    monkeypatch.setattr(pipeline, "place", lambda *a, **k: place)
     arguments = [str(a) for a in row.make(tmp_path)]
     if "-o" not in arguments:
         arguments += ["-o", str(tmp_path / "out")]

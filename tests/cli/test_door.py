@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
+import numpy as np
 import pytest
 import typer
 
@@ -62,6 +64,16 @@ def test_a_refusal_is_one_sentence_and_its_code(app_that, capsys):
     code, out = _run([], capsys)
     assert code == 4
     assert out.err == "E4-B11 orientation unknown | file: t1.nii | found: two codes 0 | do: set one\n"
+
+
+def test_a_fit_that_breaks_down_and_a_full_disk_are_refusals(app_that, capsys):
+    app_that(np.linalg.LinAlgError("Matrix is not positive definite"))
+    code, out = _run([], capsys)
+    assert (code, out.err.partition(" |")[0]) == (7, "E7-numbers the model cannot be fitted to these images")
+    app_that(OSError(errno.ENOSPC, "No space left on device", "/home/Jane Doe/x"))
+    code, out = _run([], capsys)
+    assert (code, "Jane" in out.err) == (9, False)
+    assert out.err.startswith("E9-B58 cannot write")
 
 
 def test_too_little_memory_is_a_refusal(app_that, capsys):

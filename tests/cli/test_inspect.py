@@ -7,14 +7,21 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import small_head
 from bad_nifti import GOOD, READ, REFUSED, folder, nii, raw
 from nifti_files import SHAPE, head, put
+from small_run import MODEL
 
 import tumoar.cli as cli
-from tumoar.io import nifti
+from tumoar import pipeline
+from tumoar.inference.affine import AffineResult
+from tumoar.io import models
+
+inspect = sys.modules["tumoar.cli.inspect"]  # the name in the package is the command itself
 
 
 @pytest.fixture
@@ -46,11 +53,15 @@ def test_refused(case, run, tmp_path):
 
 
 def test_no_permission(run, tmp_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(13, "denied", "/home/Jane Doe")
+    path, real = put(tmp_path / "a.nii"), os.open
 
-    monkeypatch.setattr(nifti, "open", refuse, raising=False)
-    code, _, err = run(put(tmp_path / "a.nii"))
+    def refuse(name, *arguments, **more):
+        if str(name) == str(path):
+            raise PermissionError(13, "denied", "/home/Jane Doe")
+        return real(name, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    code, _, err = run(path)
     assert code == 3
     assert err.startswith("E3-B1 cannot read the image: no permission | file: a.nii")
 
@@ -134,6 +145,27 @@ def test_a_case_is_summed_up(run, tmp_path):
     code, out, _ = run("--image", f"{path}:t1C")
     assert code == 0
     assert "case on T1c: " in out
+
+
+def test_contrasts_whose_names_could_not_be_checked_are_noted(run, tmp_path):
+    path = put(tmp_path / "a.nii.gz", head(), LARGE)
+    _, out, _ = run("--image", f"{path}:t1C", "--json")
+    (note,) = json.loads(out)["case"]["notes"]
+    assert "names of contrasts not checked: no head found that the atlas fits" in note
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_swapped_contrasts(trusted, run, tmp_path, monkeypatch):
+    case = small_head.case()
+    case = replace(case, contrasts=case.contrasts[::-1]) if not trusted else case
+    monkeypatch.setattr(inspect, "_bring_together", lambda *_: case)
+    monkeypatch.setattr(models, "default_model", lambda: MODEL)
+    monkeypatch.setattr(pipeline, "place_affine", lambda *_: AffineResult(np.eye(4), {}))
+    path = put(tmp_path / "a.nii.gz", head(), LARGE)
+    code, _, err = run("--image", f"{path}:FLAIR", "--image", f"{path}:T1c")
+    assert code == (0 if trusted else 5)
+    assert "placing the atlas" in err
+    assert ("were FLAIR and T1c swapped?" in err) == (not trusted)
 
 
 @pytest.mark.parametrize("given", [[], ["--image", "a.nii"], ["--image", "a.nii:T9"]])

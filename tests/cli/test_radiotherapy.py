@@ -25,9 +25,11 @@ from tumoar.errors import UsageError
 from tumoar.image import Grid
 from tumoar.inference.affine import AffineResult
 from tumoar.io.dicom import only_series
+from tumoar.io.dose import read_dose
 from tumoar.io.identity import merged, sealed
 from tumoar.io.manifest_schema import seal
 from tumoar.io.results import Options, read_manifest
+from tumoar.limits import default_limits
 from tumoar.margins import Margins
 from tumoar.report import read_data
 
@@ -79,7 +81,9 @@ def test_export_then_dose(folder, capfd):
     out = folder / "out"
     code, told, err = call(capfd, "export", out, "--rtstruct", "--seg", "--reference", folder / "t1c")
     assert code == 0, err
-    assert told.splitlines() == [f"out/dicom/{n}.dcm: automatic, unreviewed" for n in ("RTSTRUCT", "SEG")]
+    *names, note = told.splitlines()
+    assert names == [f"out/dicom/{n}.dcm: automatic, unreviewed" for n in ("RTSTRUCT", "SEG")]
+    assert note.startswith("note: patient identity could not be checked")  # the result is of NIfTI images
     drawn = out / "dicom" / "RTSTRUCT.dcm"
     code, told, err = call(capfd, "dose", out, "--dose", folder / "RD.dcm", "--reference", drawn)
     assert code == 0, err
@@ -156,7 +160,7 @@ def test_another_patient_is_refused(folder, capfd, tmp_path):
     key = manifest["key"]
     manifest["patient"] = sealed(series.person, key)
     (out / "run.json").write_text(seal(manifest))
-    assert len(manifest["patient"]) == 2
+    assert len(manifest["patient"]) == 3
     assert not any(text in (out / "run.json").read_text() for text in PLANTED)
     code, _, err = call(capfd, "export", out, "--rtstruct", "--reference", folder / "t1c")
     assert code == 0, err
@@ -206,6 +210,45 @@ def test_limits_of_ones_own(folder, capfd, tmp_path):
     assert (code, err.split()[0]) == (2, "E2-limits")
 
 
+def test_a_light_of_a_result_is_the_worse_of_outline_and_samples(folder, capfd, tmp_path):
+    """The tumor lies where the dose rises: its samples differ, and some exceed what the outline keeps."""
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    arguments = ("dose", out, "--dose", folder / "RD.dcm")
+    own = '[[limit]]\nstructure = "{}"\nmetric = "{}"\nlimit = {}\nhard = 100\n'
+    lights = set()
+    for name, metric, limit in [("GTV", "max", 64), ("GTV", "max", 66), ("Edema", "max", 80)]:
+        (tmp_path / "mine.toml").write_text(own.format(name, metric, limit))
+        code, _, err = call(capfd, *arguments, "--limits", tmp_path / "mine.toml")
+        assert code == 0, err
+        with open(out / "limits.tsv", encoding="utf-8") as file:
+            (row,) = csv.DictReader(file, delimiter="\t")
+        is_green = float(row["value"]) <= limit and float(row["share_of_samples_above"]) <= 0.05
+        assert row["light"] == ("green" if is_green else "amber")
+        differs = (float(row["value"]) <= limit) != (float(row["samples_p95"]) <= limit)
+        assert bool(row["note"]) == differs
+        lights.add((row["light"], bool(row["note"])))
+        page = (out / "report.html").read_text(encoding="utf-8")
+        assert row["note"] in page
+    assert {light for light, _ in lights} == {"green", "amber"}
+
+
+def test_notes_and_sources_stand_in_the_report(folder, capfd, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    gray = read_dose(folder / "RD.dcm")
+    path = write_rtdose(tmp_path / "F.dcm", gray.data / 30, gray.grid, "1.2.1", DoseSummationType="FRACTION")
+    code, _, err = call(capfd, "dose", out, "--dose", path, "--fractions", 30)
+    assert code == 0, err
+    page = (out / "report.html").read_text(encoding="utf-8")
+    for limit in default_limits():
+        assert limit.source in page
+    (tmp_path / "mine.toml").write_text('[[limit]]\nstructure = "GTV"\nmetric = "max"\nlimit = 90\n')
+    call(capfd, "dose", out, "--dose", path, "--fractions", 30, "--limits", tmp_path / "mine.toml")
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "the dose is of one fraction, multiplied by 30" in page
+
+
 def test_refusals(folder, capfd):
     out = folder / "out"
     drawn = out / "dicom" / "RTSTRUCT.dcm"
@@ -215,6 +258,7 @@ def test_refusals(folder, capfd):
         (["export", out, "--rtstruct", "--reference", folder / "nowhere"], 3, "E3-B1"),
         (["dose", drawn, "--dose", folder / "elsewhere.dcm"], 4, "E4-B33"),
         (["dose", drawn, "--dose", drawn], 3, "E3-dose"),
+        (["dose", out, "--dose", folder / "RD.dcm", "--map", "Brain=GTV"], 2, "E2-map"),
         (["dose", folder / "RD.dcm", "--dose", folder / "RD.dcm"], 3, "E3-rtstruct"),
         (["segment", "--t1c", folder / "out" / "segmentation.nii.gz", "-o", "x", "--rtstruct"], 5, "E5-B29"),
     ]:

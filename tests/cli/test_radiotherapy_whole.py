@@ -104,4 +104,4 @@ def test_from_series_to_doses(tmp_path):
     assert not any(planted in text for planted in PLANTED for text in log)
     for path in (p for p in out.rglob("*") if p.is_file()):
         assert bool(planted_in(path)) == (path.suffix == ".dcm"), path.name
-    assert set(manifest["patient"]) == {"id", "name"}
+    assert set(manifest["patient"]) == {"v", "id", "name"}

@@ -10,7 +10,7 @@ import small_head
 from small_run import CONFIG, MODEL
 
 from tumoar import pipeline as line
-from tumoar.cli.run import Request, execute, limit_threads
+from tumoar.cli.run import Request, execute, finished, limit_threads
 from tumoar.cli.segment import ablate_contrasts
 from tumoar.cli.watch import Watch
 from tumoar.errors import BusyError, IntegrityError, OutputError, UsageError
@@ -19,6 +19,7 @@ from tumoar.io.nifti import read_nifti
 from tumoar.io.results import Options, read_manifest
 from tumoar.numerics.threads import MOST, use_threads
 from tumoar.pipeline import Progress
+from tumoar.report import read_page
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,26 @@ class Interrupting(Watch):
         self.left -= 1
         if self.left == 0:
             raise KeyboardInterrupt
+
+
+def test_the_last_words_show_the_outlined_volume_before_the_spread_of_the_samples(tmp_path):
+    watch = Watch(quiet=True)
+    result = run(tmp_path / "out", watch)
+    finished(result, tmp_path / "out", watch)
+    row = next(r for r in read_manifest(tmp_path / "out")["volumes"] if r["name"] == "GTV")
+    low, high = result[0].volume("GTV").spread(0.90)
+    said = f"GTV {row['outlined_cm3']:.1f} cm³ (outlined); spread of the samples {low:.1f}–{high:.1f} cm³"
+    assert any(line.endswith(said) for line in watch.lines), watch.lines
+    assert "cm³, 90 %" not in "".join(watch.lines)
+
+
+def test_a_report_with_the_face_is_another_result(tmp_path):
+    run(tmp_path / "out", keep_face=True)
+    assert read_page(tmp_path / "out" / "report.html")["whole"]
+    with pytest.raises(IntegrityError, match="E12-B57"):
+        run(tmp_path / "out")
+    run(tmp_path / "out", overwrite=True)
+    assert not read_page(tmp_path / "out" / "report.html")["whole"]
 
 
 def test_a_run_is_published_resumed_and_kept(tmp_path):

@@ -1,14 +1,20 @@
 """`tumoar segment` up to where the work begins: what it refuses and says, that it leaves nothing behind."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import small_head
+from small_run import stand_ins
 from synthetic_heads import synthetic_head
 
+from tumoar import pipeline
 from tumoar.cli import main
 from tumoar.cli.segment import resolve
 from tumoar.config import Config
 from tumoar.errors import UsageError
+from tumoar.inference.affine import AffineResult
 from tumoar.io.nifti import write_nifti
 
 
@@ -28,6 +34,45 @@ def call(capfd, *arguments):
     return end.value.code, out, err
 
 
+@pytest.fixture
+def placeable(monkeypatch):
+    """The atlas fits these heads, which are too small for it."""
+    place = AffineResult(np.eye(4), {})
+    monkeypatch.setattr(pipeline, "place", lambda *a, **k: place)
+
+
+def test_a_dry_run_finds_that_the_atlas_does_not_fit(images, tmp_path, capfd):
+    code, _, err = call(capfd, "segment", "--t1c", images / "T1c.nii.gz", "-o", tmp_path / "out", "--dry-run")
+    assert code == 7
+    assert err.splitlines()[-1].startswith("E7-B3")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["--dry-run"], []], ids=["dry run", "run"])
+def test_swapped_contrasts_are_refused_before_any_work(command, tmp_path, capfd, monkeypatch):
+    case = small_head.case()
+    case = replace(case, contrasts=case.contrasts[::-1])
+    for place, name, value in stand_ins(case):
+        monkeypatch.setattr(place, name, value)
+    code, _, err = call(capfd, "segment", "--t1c", "a", "--flair", "b", "-o", tmp_path / "out", *command)
+    assert code == 5
+    assert "were FLAIR and T1c swapped?" in err.splitlines()[-1]
+    assert "fitting" not in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_trusted_contrasts_are_said_before_the_fit(tmp_path, capfd, monkeypatch):
+    case = small_head.case()
+    for place, name, value in stand_ins(replace(case, contrasts=case.contrasts[::-1])):
+        monkeypatch.setattr(place, name, value)
+    given = ("--t1c", "a", "--flair", "b", "-o", tmp_path / "out", "--trust-contrasts")
+    code, _, err = call(capfd, "segment", *given, "--strict")
+    assert code == 13
+    assert err.index("were FLAIR and T1c swapped?") < err.index("fitting")
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["notes"][0]["id"] == "swapped"
+
+
+@pytest.mark.usefixtures("placeable")
 def test_dry_run_checks_and_writes_nothing(images, tmp_path, capfd):
     code, _, err = call(
         capfd, "segment", "--t1c", images / "T1c.nii.gz", "--flair", images / "FLAIR.nii.gz",
@@ -39,6 +84,7 @@ def test_dry_run_checks_and_writes_nothing(images, tmp_path, capfd):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("placeable")
 def test_events_are_json_lines(images, tmp_path, capfd):
     code, out, err = call(
         capfd, "segment", "--t1c", images / "T1c.nii.gz", "-o", tmp_path / "out", "--dry-run", "--json"
@@ -91,7 +137,7 @@ def test_flags_go_before_the_file_before_the_defaults(tmp_path):
     [
         ("[gibbs]\nburnin = 3", "unknown setting 'gibbs.burnin', did you mean 'burn_in'"),
         ("[gem]\nw = 1.5", "setting gem.w"),
-        ("chains = ", "settings are not valid TOML"),
+        ("chains = ", "the settings file is not valid TOML"),
     ],
 )
 def test_wrong_settings_are_told(tmp_path, text, sentence):

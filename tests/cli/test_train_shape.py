@@ -93,6 +93,12 @@ def test_masks_of_other_sizes_are_refused(tmp_path):
         read_shapes([path], [2])
 
 
+@pytest.mark.parametrize(("core", "held_out"), [("2", 5), ("99999999999999999999", 0), ("7", 0)])
+def test_masks_that_leave_nothing_to_train_on_are_refused(masks, tmp_path, core, held_out):
+    with pytest.raises(UsageError, match="E2-masks no mask of at least 300 mm³ is left to train y on"):
+        shape(masks, output=tmp_path / "x.npz", maps="y", core=core, held_out=held_out, validation=0, seed=3)
+
+
 def test_unknown_maps_are_refused(tmp_path):
     with pytest.raises(UsageError, match="z, y or zy"):
         shape([], output=tmp_path / "x.npz", maps="x")

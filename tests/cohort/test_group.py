@@ -1,7 +1,11 @@
 """The summary: it adds up, says who is unusual, and its page opens anywhere."""
 
+import base64
 import csv
+import json
 import re
+import struct
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -11,6 +15,7 @@ from small_result import small_result
 from tumoar.cohort.group import mark_unusual, summary, write_group
 from tumoar.cohort.supervise import Outcome, supervise, write_record
 from tumoar.io.manifest import read_manifest, write_manifest
+from tumoar.io.manifest_schema import seal
 from tumoar.quality import Note
 from tumoar.report import render, report_data
 
@@ -25,7 +30,7 @@ def study(tmp_path, page):
     """Two done, one of them with pictures and a flag; one failed, one missing, one begun, one not run."""
     kinds = {"1": "good", "2": "good", "3": "bad", "4": "good", "5": "good", "6": "good"}
     who, how = subjects(tmp_path / "images", kinds), order(tmp_path / "out")
-    who[3] = replace(who[3], code=3, problem="E3-B61 T1c: no such file | file: <b>.nii.gz")
+    who[3] = replace(who[3], code=3, problem="E3-B61 T1c: no such file | file: JANE.nii.gz | found: <b>")
     for subject in who[:3]:
         supervise(subject, how)
     manifest = read_manifest(how.result("sub-1"))
@@ -51,7 +56,7 @@ def test_everybody_is_in_it_once_and_it_adds_up(study):
     assert [row["state"] for row in rows] == states
     assert rows[0]["flags"] == "B43"
     assert (rows[0]["GTV_mean_cm3"], rows[2]["GTV_mean_cm3"]) == ("2.0", "n/a")
-    assert rows[2]["reason"] == "E5-B23 no signal in T1c | file: t1c.nii.gz"
+    assert rows[2]["reason"] == "E5-B23 no signal in T1c | file: the T1c"
     assert rows[3]["code"] == "3"
 
 
@@ -62,7 +67,8 @@ def test_the_page_shows_pictures_reasons_and_nothing_from_outside(study):
         page = file.read()
     assert page.count("data:image/jpeg;base64,") == 3
     assert "no tumor found &lt;i&gt;" in page
-    assert "&lt;b&gt;.nii.gz" in page
+    assert "T1c: no such file | found: &lt;b&gt;" in page
+    assert "JANE" not in page
     assert re.findall(r'(?:src|href)="(?!data:|#|results/sub-)([^"]*)"', page) == []
     assert "its report cannot be read" in page  # sub-2 has none
     assert "http" not in page.replace("http-equiv", "")
@@ -70,7 +76,9 @@ def test_the_page_shows_pictures_reasons_and_nothing_from_outside(study):
 
 def test_a_newer_failure_is_told_before_an_older_result(study):
     who, how = study
-    write_record(how, Outcome("sub-1", "failed", 12, "E12-B57 the output folder holds something else"))
+    write_record(
+        who[0], how, Outcome("sub-1", "failed", 12, "E12-B57 the output folder holds something else")
+    )
     assert summary(who[0], how)["state"] == "failed"
     (how.result("sub-2") / "run.json").unlink()
     assert summary(who[1], how)["reason"] == "its result is gone"
@@ -87,3 +95,110 @@ def test_an_unusual_organ_is_found_and_tumors_never_are():
     few = [row(8.0, 1.0), row(8.1, 1.0), row(1.0, 1.0)]
     mark_unusual(few)
     assert not any(r["unusual"] for r in few)
+
+
+def change(how, **more):
+    path = how.result("sub-1") / "run.json"
+    path.write_text(seal(json.loads(path.read_text()) | more))
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGES = {
+    "manifest cut": lambda how: cut(how.result("sub-1") / "run.json"),
+    "manifest empty": lambda how: (how.result("sub-1") / "run.json").write_text(""),
+    "manifest a list": lambda how: (how.result("sub-1") / "run.json").write_text("[1]"),
+    "manifest nested": lambda how: (how.result("sub-1") / "run.json").write_text("[" * 20_000),
+    "manifest Latin-1": lambda how: (how.result("sub-1") / "run.json").write_bytes(b'{"status": "\xe4"}'),
+    "no status": lambda how: change(how, status=None),
+    "status a list": lambda how: change(how, status=["OK"]),
+    "notes a text": lambda how: change(how, notes="none"),
+    "a note without id": lambda how: change(how, notes=[{"text": "x"}]),
+    "inputs of numbers": lambda how: change(how, inputs=[1, 2]),
+    "seconds a text": lambda how: change(how, seconds={"fit": "long"}),
+    "volumes a table": lambda how: change(how, volumes={"GTV": 1}),
+    "a volume of NaN": lambda how: change(how, volumes=[VOLUME | {"mean_cm3": float("nan")}]),
+    "a volume of 1e308": lambda how: change(how, volumes=[VOLUME | {"p95_cm3": 1e308}]),
+    "a volume without limits": lambda how: change(how, volumes=[{"name": "GTV", "mean_cm3": 1.0}]),
+    "a listed file changed": lambda how: (how.result("sub-1") / "segmentation.nii.gz").write_text("other"),
+}
+VOLUME = {"name": "GTV", "mean_cm3": 2.0, "p05_cm3": 1.0, "p95_cm3": 3.0}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_subject_is_listed_as_failed_and_keeps_nobody_else_out(study, damage):
+    who, how = study
+    DAMAGES[damage](how)
+    assert write_group(who, how) == {"done": 1, "failed": 3, "interrupted": 1, "not run": 1}
+    first, second = read(how)[:2]
+    assert (first["state"], second["state"]) == ("failed", "done")
+    assert first["reason"].startswith(("E3-", "E12-"))
+    assert f"E{first['code']}-" in first["reason"]
+    with open(f"{how.out}/group.html", encoding="utf-8") as file:
+        assert first["reason"].partition(" | ")[0] in file.read()
+
+
+REPORTS = {
+    "cut": lambda page: page[: page.index('"pictures":') + 100],
+    "no report": lambda page: "<html>",
+    "data not JSON": lambda page: page.replace('"pictures":[', '"pictures":[{', 1),
+    "pictures a number": lambda page: with_pictures(5),
+    "pictures of numbers": lambda page: with_pictures([1, 2]),
+    "no picture": lambda page: with_pictures([{"contrast": "T1c", "plane": "axial"}]),
+    "a picture that is none": lambda page: with_pictures(
+        [{"contrast": "T1c", "plane": "axial", "png": "AAAA"}]
+    ),
+    "a picture that is huge": lambda page: with_pictures(
+        [{"contrast": "T1c", "plane": "axial", "png": HUGE}]
+    ),
+    "deep": lambda page: f'<script type="application/json" id="data">{"[" * 100_000}</script>',
+}
+
+
+def with_pictures(pictures):
+    return f'<script type="application/json" id="data">{json.dumps({"pictures": pictures})}</script>'
+
+
+def huge_png():
+    """A PNG of a few bytes that says it is 60,000 pixels wide and high."""
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return base64.b64encode(head).decode()
+
+
+HUGE = huge_png()
+
+
+@pytest.mark.parametrize("damage", REPORTS)
+def test_a_damaged_report_costs_its_pictures_only(study, page, damage):
+    who, how = study
+    (how.result("sub-1") / "report.html").write_text(REPORTS[damage](page), encoding="utf-8")
+    assert write_group(who, how)["done"] == 2
+    assert read(how)[0]["flags"] == "B43;report"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"state": 5}', b'{"state": "done", "name": []}', b"\xff", b"[" * 20_000]
+)
+def test_a_damaged_record_is_passed_over(study, content):
+    who, how = study
+    how.log("sub-1", ".json").write_bytes(content)
+    assert write_group(who, how)["done"] == 2
+
+
+def test_no_escape_sequence_and_no_formula_gets_into_the_summary(study):
+    who, how = study
+    change(how, notes=[{"id": "=1+1", "text": "\x1b[2J"}], volumes=[VOLUME | {"name": "@SUM(A1)"}])
+    write_record(who[2], how, Outcome("sub-3", "failed", 5, "=cmd|' /C calc'!A0\t\x1b[31m\u202e"))
+    write_group(who, how)
+    with open(f"{how.out}/group.tsv", encoding="utf-8") as file:
+        text = file.read()
+    assert all(c.isprintable() or c in "\t\n" for c in text)
+    rows = read(how)
+    assert rows[0]["flags"] == "'=1+1"
+    assert rows[2]["reason"].startswith("'=cmd")
+    assert "'@SUM(A1)_mean_cm3" in rows[0]
+    with open(f"{how.out}/group.html", encoding="utf-8") as file:
+        assert "\x1b" not in file.read()

@@ -1,6 +1,8 @@
 """Lists of subjects: every way of writing one that a spreadsheet has, and every way of getting it wrong."""
 
 import codecs
+import os
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +74,21 @@ def test_a_list_that_is_wrong_is_refused_as_a_whole(listed, content, sentence):
     with pytest.raises(UsageError, match=r"^E2-(B61|subject) ") as refusal:
         listed(content)
     assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize("sign", ["\x1b[2J", "\x9b31m", "\u202e", "\x07"])
+def test_what_a_list_says_cannot_steer_the_terminal(listed, sign):
+    for content in (f"subject,{sign}\n1,a\n", f"subject,t1c\n{sign},a\n", f"subject,t1c\n1,={sign}\n"):
+        with pytest.raises(UsageError) as refusal:
+            listed(content)
+        assert str(refusal.value).isprintable()
+
+
+def test_a_pipe_or_a_device_is_no_list(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(UnreadableFileError, match="E3-B1 cannot read the list"):
+            read_list(path, CONTRASTS)
 
 
 def test_a_file_that_is_missing_is_one_subjects_problem(listed):

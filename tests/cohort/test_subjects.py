@@ -80,7 +80,7 @@ def test_everybody_who_is_missing_something_is_listed(tmp_path):
     link = tmp_path / "sub-04" / "anat" / "sub-04_FLAIR.nii.gz"
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "annex" / "gone")
-    (tmp_path / "participants.tsv").write_text("participant_id\tage\nsub-01\t3\nsub-07\t4\n")
+    (tmp_path / "participants.tsv").write_text("participant_id\tage\nsub-01\t3\nsub-07\t4\nsub-07\t4\n")
     found = find_subjects(tmp_path)
     assert [(s.name, s.code) for s in found] == [("sub-01", 4), ("sub-03", 3), ("sub-04", 3), ("sub-07", 3)]
     words = ["named for somebody else", "no image found", "link leads nowhere", "no such folder"]

@@ -66,7 +66,7 @@ def test_a_refusal_is_final_and_its_sentence_is_kept(tmp_path):
     subject, how = one(tmp_path, "bad", retries=3)
     outcome = supervise(subject, how)
     assert (outcome.state, outcome.code, outcome.attempts) == ("failed", 5, 1)
-    assert outcome.reason == "E5-B23 no signal in T1c | file: t1c.nii.gz"
+    assert outcome.reason == "E5-B23 no signal in T1c | file: the T1c"
     assert not how.result("sub-01").exists()
 
 

@@ -13,7 +13,7 @@ from rt_files import MR, PLANTED, dataset, enhanced, save, write_series
 
 from tumoar.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError
 from tumoar.image import Grid
-from tumoar.io import dicom
+from tumoar.io import dicom_folder
 from tumoar.io.dicom import find_series, only_series, read_series
 from tumoar.io.identity import same_person
 from tumoar.io.images import read_image, read_scans
@@ -118,9 +118,9 @@ def test_foreign_files_are_passed_over(tmp_path):
 
 def test_more_files_than_a_study_has_are_not_opened(tmp_path, monkeypatch):
     paths = write_series(tmp_path, VALUES, grid())
-    monkeypatch.setattr(dicom, "MOST_FILES", len(paths))
+    monkeypatch.setattr(dicom_folder, "MOST_FILES", len(paths))
     assert np.array_equal(read_image(tmp_path).data, VALUES)
-    monkeypatch.setattr(dicom, "MOST_FILES", len(paths) - 2)
+    monkeypatch.setattr(dicom_folder, "MOST_FILES", len(paths) - 2)
     with pytest.raises(TumoarError, match="E10-files"):
         read_image(tmp_path)
 

@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import shutil
 
 import numpy as np
 import pytest
-import small_head
+from pydicom import dcmread
 from rt_files import PLANTED, write_series
-from small_run import run
+from small_study import build
+from storage_orders import ORDERS, stored
 
-from tumoar.errors import GeometryError
-from tumoar.image import Grid, frame_digest
-from tumoar.io.dicom import digest_of, grid_of, only_series
-from tumoar.io.export import _changed, export, rois_on, same_voxels
+from tumoar.cli import main
+from tumoar.errors import GeometryError, IntegrityError
+from tumoar.image import Grid, Image
+from tumoar.io.dicom import grid_of, only_series
+from tumoar.io.export import UNCHECKED, _changed, export, identity_checked, rois_on
+from tumoar.io.identity import sealed
+from tumoar.io.manifest import digest_of_file
+from tumoar.io.masks import rearranged, same_voxels
 from tumoar.io.nifti import read_nifti
-from tumoar.io.results import Options, read_manifest, write_result
+from tumoar.io.results import read_manifest
 from tumoar.io.rois import Roi
 from tumoar.io.rtstruct import read_rtstruct
-
-N = small_head.SIZE
-SHIFT = np.eye(4)
-SHIFT[0, 3] = -5.0  # world of the FLAIR to world of the T1c
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """A result; its T1c as a series in LPS; its FLAIR, moved by 5 mm, with thick slices."""
-    folder = tmp_path_factory.mktemp("study")
-    found = run()
-    world = found.case.grid.affine
-    flipped = Grid(
-        (N, N, N), world @ np.array([[-1, 0, 0, N - 1], [0, -1, 0, N - 1], [0, 0, 1, 0], [0, 0, 0, 1]])
-    )
-    affine = flipped.affine @ np.diag([1, 1, 2.0, 1])
-    affine[0, 3] += 5.0
-    thick = Grid((N, N, N // 2), affine)
-    values = np.random.default_rng(0).integers(0, 2000, (N, N, N)).astype(float)
-    write_series(folder / "t1c", values, flipped, frame="1.2.1")
-    write_series(folder / "flair", values[:, :, : N // 2], thick, frame="1.2.2")
-    every_third = Grid((N, N, -(-N // 3)), flipped.affine @ np.diag([1, 1, 3.0, 1]))
-    every_other = Grid((N, N, N // 2), flipped.affine @ np.diag([1, 1, 2.0, 1]))
-    write_series(folder / "later", values[:, :, ::3], every_third, frame="1.2.1")
-    write_series(folder / "unknown", values[:, :, : N // 2], every_other)
-    given = replace(found.case.input("FLAIR"), grid=thick, to_reference=SHIFT)
-    result = replace(found, case=replace(found.case, inputs=(found.case.input("T1c"), given)))
-    series = {name: only_series(folder / name) for name in ("t1c", "flair", "later", "unknown")}
-    inputs = [
-        {"contrast": "T1c", "sha256": "of a NIfTI file", "frame": frame_digest("1.2.1")},
-        {"contrast": "FLAIR", "sha256": digest_of(series["flair"]), "frame": frame_digest("1.2.2")},
-    ]
-    manifest = {"key": "k", "reference": "T1c", "inputs": inputs}
-    write_result(folder / "out", result, (), manifest, Options(), lambda whole: "", [])
-    return folder / "out", series
+    return build(tmp_path_factory.mktemp("study"))
 
 
 def middle(mask, grid):
@@ -124,3 +99,95 @@ def test_same_voxels():
     moved[0, 3] = 0.5
     assert not same_voxels(a, Grid((4, 5, 6), moved))
     assert not same_voxels(a, Grid((4, 5, 7), a.affine))
+
+
+@pytest.mark.parametrize(("axes", "flips"), ORDERS)
+def test_every_storage_order_is_rearranged(axes, flips):
+    rng = np.random.default_rng(0)
+    affine = np.diag([1.0, 2, 3, 1])
+    affine[:3, :3] = np.linalg.qr(rng.normal(size=(3, 3)))[0] @ affine[:3, :3]
+    affine[:3, 3] = 5, -70, 31
+    image = Image(rng.integers(0, 9, (4, 5, 6)), Grid((4, 5, 6), affine))
+    other = stored(image, axes, flips)
+    assert np.array_equal(rearranged(other.data, other.grid, image.grid), image.data)
+    assert np.array_equal(rearranged(image.data, image.grid, other.grid), other.data)
+    moved = other.grid.affine.copy()
+    moved[:3, 3] += 0.2
+    assert rearranged(other.data, Grid(other.grid.shape, moved), image.grid) is None
+
+
+# ---- what is exported, and for whom ------------------------------------------------------------------------
+
+
+def test_only_what_the_manifest_lists_is_exported(study, tmp_path):
+    out, series = study
+    copy = shutil.copytree(out, tmp_path / "out")
+    known = {roi.name for roi in rois_on(copy, read_manifest(copy), series["t1c"])}
+    shutil.copy(copy / "structures" / "GTV.nii.gz", copy / "structures" / "CTV_evil.nii.gz")
+    manifest = read_manifest(copy)
+    assert {roi.name for roi in rois_on(copy, manifest, series["t1c"])} == known
+    # Not even if it is a file of the result, but none of its structures.
+    manifest["files"]["structures/CTV_evil.nii.gz"] = digest_of_file(copy / "structures" / "CTV_evil.nii.gz")
+    assert {roi.name for roi in rois_on(copy, manifest, series["t1c"])} == known
+
+
+def test_a_structure_that_is_missing_stops_the_export(study, tmp_path):
+    out, series = study
+    copy = shutil.copytree(out, tmp_path / "out")
+    manifest = read_manifest(copy)
+    name = "structures/Brainstem.nii.gz"
+    unlisted = manifest | {"files": {k: v for k, v in manifest["files"].items() if k != name}}
+    with pytest.raises(IntegrityError, match="missing") as refusal:
+        rois_on(copy, unlisted, series["t1c"])
+    assert refusal.value.file == "Brainstem.nii.gz"
+    (copy / name).unlink()
+    shutil.rmtree(copy / "dicom", ignore_errors=True)
+    with pytest.raises(IntegrityError, match="missing"):
+        rois_on(copy, manifest, series["t1c"])
+    with pytest.raises(IntegrityError):
+        export(copy, series["t1c"], rtstruct=True, seg=True)
+    assert not (copy / "dicom").exists()
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory):
+    """A result of NIfTI images, which names nobody, and a series that has its voxels by chance."""
+    folder = tmp_path_factory.mktemp("strangers")
+    out, series = build(folder, linked=False)
+    grid, _ = grid_of(series["t1c"])
+    write_series(folder / "other", np.ones(grid.shape), grid)
+    return out, folder / "other"
+
+
+def test_an_identity_that_cannot_be_checked_is_told(strangers):
+    out, folder = strangers
+    _, notes = export(out, only_series(folder), rtstruct=True, seg=True)
+    assert notes == [UNCHECKED]
+    contours, segments = (dcmread(out / "dicom" / f"{n}.dcm") for n in ("RTSTRUCT", "SEG"))
+    assert "identity could not be checked" in contours.StructureSetDescription
+    for text in (contours.SeriesDescription, contours.StructureSetName, segments.SeriesDescription,
+                 segments.ContentDescription):  # fmt: skip
+        assert "identity not checked" in text
+        assert len(text) <= 64
+
+
+@pytest.mark.parametrize(("strict", "code"), [([], 0), (["--strict"], 13)])
+def test_strict_export(strangers, capfd, strict, code):
+    out, folder = strangers
+    with pytest.raises(SystemExit) as end:
+        main(["export", str(out), "--rtstruct", "--reference", str(folder), *strict])
+    assert end.value.code == code
+    assert f"note: {UNCHECKED}" in capfd.readouterr().out
+    assert (out / "dicom" / "RTSTRUCT.dcm").is_file()
+
+
+def test_when_an_identity_is_checked(study, strangers):
+    """By the digest of a series, its frame of reference, or the patient that both name."""
+    out, series = study
+    _, folder = strangers
+    manifest, other = read_manifest(out), only_series(folder)
+    assert identity_checked(manifest, series["t1c"])  # by the frame of reference
+    assert identity_checked(manifest, series["flair"])
+    assert not identity_checked(manifest, other)
+    assert identity_checked(manifest | {"patient": sealed(other.person, "k")}, other)
+    assert not identity_checked(manifest | {"patient": {}}, other)

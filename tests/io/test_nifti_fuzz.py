@@ -10,7 +10,7 @@ import pytest
 from fuzzing import DATA, TRAPS, VERSIONS, damaged_nifti
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nifti_files import AFFINE
+from nifti_files import AFFINE, content
 
 from tumoar.errors import TumoarError
 from tumoar.io.nifti import read_nifti
@@ -101,3 +101,56 @@ def test_a_file_cut_anywhere_is_refused(path, version, pack):
     assert read(path, raw) is not None
     for length in [*range(0, len(raw), 16), len(raw) - 1]:
         assert read(path, raw[:length]) is None
+
+
+# ---- headers by their grammar ------------------------------------------------------------------------------
+
+# Numbers at and beyond the edges of what a field may hold, by the kind of the field.
+EDGES = {
+    "i": [0, 1, -1, 2, 3, 7, 8, 127, 255, 256, 32767, -32768],
+    "u": [0, 1, 2, 3, 10, 18, 255],
+    "f": [*TRAPS, 1e-9, 0.2, 0.1999, 10.0, 10.01, 1e5, 1e9, -1e30, 3.4e38, 351.0, 352.5, 1e6],
+}
+WANTED = [
+    "dim", "pixdim", "datatype", "bitpix", "vox_offset", "scl_slope", "scl_inter", "xyzt_units", "qform_code",
+    "sform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "srow_x", "srow_y", "srow_z",
+    "sizeof_hdr", "magic", "intent_code",
+]  # fmt: skip
+
+
+@st.composite
+def headers(draw):
+    """A header with one to four of its fields at an edge, in either byte order."""
+    version, order = draw(st.sampled_from([1, 2])), draw(st.sampled_from("<>"))
+    raw = content(DATA, version=version, order=order)
+    layout = VERSIONS[version][0].newbyteorder(order)
+    block = np.frombuffer(raw[: layout.itemsize], layout).copy()
+    for name in draw(st.lists(st.sampled_from(WANTED), min_size=1, max_size=4, unique=True)):
+        kind = layout[name].base.kind
+        if kind == "S":
+            block[name] = draw(st.sampled_from([b"", b"n+1", b"ni1", b"n+2", b"xxxx"]))
+            continue
+        value = draw(st.sampled_from(EDGES[kind]))
+        with np.errstate(over="ignore"):
+            if layout[name].shape:
+                block[name][0, draw(st.integers(0, layout[name].shape[0] - 1))] = value
+            elif kind == "f" or np.iinfo(layout[name]).min <= value <= np.iinfo(layout[name]).max:
+                block[name] = value
+    body = raw[layout.itemsize :]
+    size = draw(st.sampled_from([len(body)] * 6 + [0, 4, len(body) - 1, len(body) + 1]))
+    whole = block.tobytes() + body[:size] + bytes(max(0, size - len(body)))
+    return gzip.compress(whole, 1) if draw(st.booleans()) else whole
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(raw=headers(), form=st.sampled_from([None, None, "s", "q"]))
+def test_a_header_at_the_edges_gives_a_refusal_or_an_image_of_possible_size(path, raw, form):
+    path.write_bytes(raw)
+    try:
+        image = read_nifti(path, use_form=form, max_bytes=10**7)
+    except TumoarError:
+        return
+    assert 0.2 <= image.grid.spacing.min() <= image.grid.spacing.max() <= 10
+    assert np.isfinite(image.grid.affine).all()
+    assert np.abs(image.grid.affine).max() <= 1e5
+    assert image.data.size * image.data.itemsize <= 10**7

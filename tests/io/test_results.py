@@ -70,6 +70,7 @@ def test_values_are_those_of_the_result(tmp_path, result):
     by_name = {row["name"]: row for row in rows(out / "volumes.tsv")}
     assert list(by_name) == ORGANS
     gtv = by_name["GTV"]
+    assert list(gtv)[:6] == ["name", "outlined_cm3", "mean_cm3", "sd_cm3", "p05_cm3", "p95_cm3"]
     assert float(gtv["mean_cm3"]) == pytest.approx(result.volume("GTV").mean, abs=1e-4)
     assert float(gtv["outlined_cm3"]) == pytest.approx(result.mask("GTV").sum() / 1000, abs=1e-4)
     assert float(by_name["Brain"]["under_tumor_cm3"]) > 0

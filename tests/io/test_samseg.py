@@ -1,14 +1,18 @@
 import gzip
 import os
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import reference_tetra as ref
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tumoar.cli.model import model
-from tumoar.errors import ModelFileError
+from tumoar.errors import ModelFileError, TumoarError
 from tumoar.image import Grid
 from tumoar.io.nifti import write_nifti
 from tumoar.io.samseg import import_samseg
@@ -56,6 +60,11 @@ def mesh_text(nodes, tetrahedra, alpha, ids):
 
 @pytest.fixture
 def folder(tmp_path):
+    return put_folder(tmp_path)
+
+
+def put_folder(tmp_path):
+    """A SAMSEG atlas folder with a small mesh."""
     rng = np.random.default_rng(0)
     nodes, tetrahedra = ref.jittered(*ref.body_centered((2, 3, 2), 4.0), 0.5, rng)
     alpha = rng.dirichlet(np.full(6, 0.5), len(nodes))
@@ -138,6 +147,82 @@ def test_damaged_tables_are_refused(folder):
     (folder / "compressionLookupTable.txt").unlink()
     with pytest.raises(ModelFileError, match="cannot read"):
         import_samseg(folder)
+
+
+# A line of a mesh in the place of another.
+LINES = [
+    "",
+    "0",
+    "1 2 3",
+    "x",
+    "nan nan nan nan",
+    "1e999 0 0 0",
+    "9" * 5000,
+    "true",
+    "a " * 9000,
+    "\0",
+    "K: nan",
+]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(at=st.integers(0, 400), line=st.sampled_from(LINES), how=st.sampled_from(["put", "replace", "drop"]))
+def test_a_mesh_with_another_line_is_refused_or_whole(kept, at, line, how):
+    lines = (kept / "plain.txt").read_text().split("\n")
+    at %= len(lines)
+    lines[at : at + (how != "put")] = [] if how == "drop" else [line]
+    (kept / "bad.txt").write_text("\n".join(lines))
+    try:
+        atlas = import_samseg(kept, "bad.txt")
+    except ModelFileError:
+        return
+    assert np.isfinite(atlas.nodes).all()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    return put_folder(tmp_path_factory.mktemp("samseg"))
+
+
+TABLES = ["0 0 Unknown 0 0 0 0", "0 0 Unknown 300 0 0 0", "x", " ", "0 0", "9 " * 300, "0 0 \x1b[2J 0 0 0 0"]
+
+
+@pytest.mark.parametrize("text", TABLES)
+@pytest.mark.parametrize("name", ["compressionLookupTable.txt", "sharedGMMParameters.txt"])
+def test_other_tables_are_refused(folder, name, text):
+    (folder / name).write_text(text)
+    with pytest.raises(ModelFileError) as refusal:
+        import_samseg(folder)
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["atlas_level2.txt.gz", "compressionLookupTable.txt", "sharedGMMParameters.txt", "template.nii.gz"],
+)
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+def test_what_is_no_file_is_refused_at_once(folder, name, kind):
+    (folder / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    elif kind == "device":
+        (folder / name).symlink_to("/dev/zero")
+    else:
+        (folder / name).mkdir()
+    with pytest.raises(TumoarError, match=r"not a regular file|is a directory"):
+        import_samseg(folder)
+
+
+def test_a_bomb_is_not_unpacked(folder):
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(packer.compress(b"0 \n" * 10**6) for _ in range(400)) + packer.flush()
+    (folder / "atlas_level2.txt.gz").write_bytes(bomb)
+    tracemalloc.start()
+    with pytest.raises(ModelFileError, match="too large"):
+        import_samseg(folder)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10**9
 
 
 def test_commands_import_show_and_verify(folder):

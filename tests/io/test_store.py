@@ -167,9 +167,9 @@ def test_every_cut_is_noticed(stored):
 
 
 def test_a_bomb_is_not_unpacked(stored, monkeypatch):
-    monkeypatch.setattr(store, "_MAX_ARRAY", 1 << 20)
+    monkeypatch.setattr(store, "_MAX_TOTAL", 1 << 20)
     repack(stored, put("nodes", np.zeros((1 << 18, 3))))
-    with pytest.raises(ModelFileError, match="too large"):
+    with pytest.raises(ModelFileError, match="more than a model needs"):
         store.load_atlas(stored)
 
 

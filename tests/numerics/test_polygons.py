@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import reference_polygons as slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tumoar.numerics.polygons import area, contains, coverage, signed_distance
+from tumoar.numerics.polygons import (
+    area,
+    centers_inside,
+    contains,
+    coverage,
+    edge_distance,
+    overlaps,
+    total_area,
+)
 
 SQUARE = np.array([[1.0, 1.0], [5.0, 1.0], [5.0, 4.0], [1.0, 4.0]])
 
@@ -62,5 +71,69 @@ def test_distances_against_a_circle():
     circle = 7 * np.stack([np.cos(angle), np.sin(angle)], 1)
     points = np.random.default_rng(0).uniform(-12, 12, (500, 2))
     expected = 7 - np.linalg.norm(points, axis=1)
-    assert np.allclose(signed_distance([circle], points), expected, atol=2e-3)
+    assert np.allclose(edge_distance([circle], points), np.abs(expected), atol=2e-3)
     assert np.array_equal(contains([circle], points), expected > 0)
+
+
+def scene(seed):
+    """A few polygons over one another, in groups; one of them may be flat, crossed or a single point."""
+    rng = np.random.default_rng(seed)
+    polygons = [
+        star(rng, int(rng.integers(3, 30)), rng.uniform(4, 20, 2), rng.uniform(0.2, 12))
+        for _ in range(int(rng.integers(1, 6)))
+    ]
+    polygons.append(rng.uniform(0, 24, (int(rng.integers(3, 8)), 2)))  # crosses itself
+    if rng.random() < 0.3:
+        polygons.append(np.repeat(rng.uniform(0, 24, (1, 2)), 3, axis=0))
+    return rng, polygons, rng.integers(0, 3, len(polygons))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_groups_are_united_and_then_exclude_one_another(seed):
+    _, polygons, groups = scene(seed)
+    points = np.stack(np.meshgrid(np.arange(24.0), np.arange(24.0), indexing="ij"), -1).reshape(-1, 2)
+    expected = slow.inside(polygons, points, groups).reshape(24, 24)
+    assert np.array_equal(centers_inside(polygons, (24, 24), groups), expected)
+    fine = [p * 8 + 3.5 for p in polygons]
+    share = coverage(polygons, (24, 24), groups=groups)
+    held = centers_inside(fine, (192, 192), groups).reshape(24, 8, 24, 8).mean((1, 3))
+    assert np.abs(share - held).mean() < 0.02
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_nearest_edge_is_found(seed):
+    rng, polygons, _ = scene(seed)
+    points = rng.uniform(-40, 60, (300, 2))
+    assert np.allclose(edge_distance(polygons, points), slow.edge_distance(polygons, points), atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_areas_that_polygons_share(seed):
+    rng = np.random.default_rng(seed)
+    polygons = [star(rng, 9, rng.uniform(10, 14, 2), rng.uniform(3, 9)) for _ in range(4)]
+    found = overlaps(polygons)
+    assert np.allclose(found, found.T)
+    assert np.allclose(found, slow.overlaps(polygons, 24.0), rtol=0.02, atol=0.3)
+    assert np.diag(found) == pytest.approx([abs(area(p)) for p in polygons], rel=3e-3)
+
+
+def test_the_area_of_all():
+    outer, inner = SQUARE * 4, SQUARE * 2 + 3
+    assert total_area([outer, inner]) == pytest.approx(area(outer) - area(inner), rel=3e-3)
+    assert total_area([outer, inner], [0, 0]) == pytest.approx(area(outer), rel=3e-3)
+    assert total_area([outer, outer], [0, 0]) == pytest.approx(area(outer), rel=3e-3)
+    assert total_area([outer, outer + 2], [0, 0]) == pytest.approx(2 * 192 - 14 * 10, rel=3e-3)
+    assert total_area([]) == 0.0
+
+
+def test_polygons_beyond_reason_deep_are_not_counted():
+    assert overlaps([SQUARE * (1 + i / 100) for i in range(80)]) is None
+
+
+def test_many_edges_take_no_time():
+    angle = np.linspace(0, 2 * np.pi, 300_001)[:-1]
+    circle = 100 + 90 * np.stack([np.cos(angle), np.sin(angle)], 1)
+    assert coverage([circle], (200, 200)).sum() == pytest.approx(np.pi * 8100, rel=1e-4)
+    points = np.random.default_rng(0).uniform(0, 200, (20_000, 2))
+    expected = np.abs(90 - np.linalg.norm(points - 100, axis=1))
+    assert np.allclose(edge_distance([circle], points), expected, atol=1e-4)

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import sys
 import traceback
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
@@ -27,10 +25,11 @@ from tumoar.cli.report import report
 from tumoar.cli.segment import segment
 from tumoar.cli.simulate import simulate
 from tumoar.cli.stop import end_when_stopped
+from tumoar.cli.streams import disk_refusal, leave, leave_unread, prepare_streams
 from tumoar.cli.strict import StrictCommand
 from tumoar.cli.train import atlas, prepare
 from tumoar.cli.train_shape import combine, shape
-from tumoar.errors import ResourceError, TumoarError
+from tumoar.errors import FitError, ResourceError, TumoarError
 
 app = typer.Typer(
     name="tumoar",
@@ -71,25 +70,39 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code: 0, the code of a refusal, or 1 for a fault of our own."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows "?", and nothing fails
-            stream.reconfigure(errors="replace")
+    prepare_streams()
     # What a run has stored so far stays, nothing is published.
     end_when_stopped("stopped; a run that had begun can be continued (--resume; training: the same command)")
     try:
+        leave(_run(arguments))
+    except BrokenPipeError:
+        leave_unread()
+
+
+def _run(arguments: Sequence[str] | None) -> int | str | None:
+    """The exit code of one command; a refusal, or a fault, is said on standard error."""
+    try:
         app(args=arguments)
+    except SystemExit as end:
+        return end.code
+    except BrokenPipeError:
+        raise
     except TumoarError as refusal:
-        typer.echo(str(refusal), err=True)
-        sys.exit(refusal.exit_code)
+        return _refuse(refusal)
     except MemoryError:
-        more = ResourceError(
-            "memory", "not enough memory", do="close other programs, or use a larger machine"
+        return _refuse(
+            ResourceError("memory", "not enough memory", do="close other programs, or use a larger machine")
         )
-        typer.echo(str(more), err=True)
-        sys.exit(more.exit_code)
     except Exception as fault:
         if os.environ.get("TUMOAR_DEBUG"):
             raise
+        disk = disk_refusal(fault)
+        if disk is not None:
+            return _refuse(disk)
+        if type(fault).__name__ == "LinAlgError":
+            return _refuse(
+                FitError("numbers", "the model cannot be fitted to these images", do="see `tumoar inspect`")
+            )
         # The message may hold a path or a header's text, so a patient's name: only type and place are told.
         place = traceback.extract_tb(fault.__traceback__)[-1]
         typer.echo(
@@ -97,5 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             f"{os.path.basename(place.filename)} | do: report it; TUMOAR_DEBUG=1 shows the whole trace",
             err=True,
         )
-        sys.exit(TumoarError.exit_code)
-    sys.exit(0)
+        return TumoarError.exit_code
+    return 0
+
+
+def _refuse(refusal: TumoarError) -> int:
+    typer.echo(str(refusal), err=True)
+    return refusal.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from enum import StrEnum
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tumoar.cli.stop import end_when_stopped
-from tumoar.errors import CohortError, UsageError
+from tumoar.errors import CohortError, UsageError, printable
 
 if TYPE_CHECKING:
+    from tumoar.cohort.engine import Scheduler
     from tumoar.cohort.plan import Order
     from tumoar.cohort.subjects import Subject
 
@@ -22,6 +24,26 @@ OURS = (
 )  # fmt: skip
 """Flags of `segment` that a cohort sets itself, apart from --output."""
 NOWHERE = "-"
+WHAT = {
+    "whole": "has a result: skipped if it is of the same images and flags",
+    "damaged": "has a damaged result: not run until --overwrite",
+}
+"""What the plan says of a subject that has a result."""
+
+
+SchedulerAddress = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler, say tls://node1:8786.")
+]
+TlsCa = Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate of the scheduler's CA, PEM.")]
+TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="Our certificate for it, PEM.")]
+TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="The key of our certificate, PEM.")]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure-scheduler",
+        help="Allow tcp://, without TLS: whoever reaches the scheduler can run programs as you.",
+    ),
+]
 
 
 class Stage(StrEnum):
@@ -41,15 +63,20 @@ def cohort(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, compute nothing.")] = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Subjects at a time (default: what memory and cores allow).")
+        int | None,
+        typer.Option(min=1, max=1024, help="Subjects at a time (default: what memory and cores allow)."),
     ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler, say tcp://node1:8786.")
-    ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of each subject.")] = 1,
-    max_memory: Annotated[float, typer.Option(min=0.1, help="GB that each subject may take.")] = 4.0,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Minutes that each subject may take.")] = 240.0,
-    retries: Annotated[int, typer.Option(min=0, help="Further attempts where one may help.")] = 2,
+    scheduler: SchedulerAddress = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    insecure_scheduler: Insecure = False,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads of each subject.")] = 1,
+    max_memory: Annotated[float, typer.Option(min=0.1, max=1e5, help="GB that each subject may take.")] = 4.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.01, max=1e6, help="Minutes that each subject may take.")
+    ] = 240.0,
+    retries: Annotated[int, typer.Option(min=0, max=100, help="Further attempts where one may help.")] = 2,
     participant_label: Annotated[
         list[str] | None, typer.Option(help="Only this subject; more than once.", show_default=False)
     ] = None,
@@ -69,6 +96,10 @@ def cohort(
     """Outline tumor and organs at risk in many patients; finished ones are skipped, others continued."""
     from tumoar.cohort.plan import Limits, Order, checked, digest_flags, select
 
+    for name, value in (("--max-memory", max_memory), ("--timeout", timeout)):
+        if not math.isfinite(value):
+            raise UsageError("B55", f"{name} is not a number", found=value)
+    where = cluster(scheduler, tls_ca, tls_cert, tls_key, insecure_scheduler)
     extra = flags or []
     tumor, files = parse_flags(extra)
     if max(len(participant_label or []), len(session_label or [])) and index is not None:
@@ -86,13 +117,13 @@ def cohort(
     )
     if dry_run:
         for line in plan_lines(everybody, chosen, order, workers, scheduler):
-            typer.echo(line)
+            typer.echo(printable(line))
         return
     if stage is Stage.group:
         summarize(everybody, order, quiet)
         return
     end_when_stopped("stopped; the same command continues", once=True)  # ending what runs takes a moment
-    failed = compute(chosen, order, workers, scheduler, quiet)
+    failed = compute(chosen, order, workers, where, quiet)
     if len(chosen) == len(everybody):
         summarize(everybody, order, quiet)
     if failed:
@@ -121,7 +152,8 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path]]:
     from typer.main import get_command
 
     from tumoar.cli import app
-    from tumoar.cli.segment import load, resolve
+    from tumoar.cli.segment import load
+    from tumoar.cli.settings import resolve
 
     command = get_command(app).commands["segment"]  # type: ignore[attr-defined]
     got = command.make_context("tumoar segment", ["--output", NOWHERE, *flags]).params
@@ -152,7 +184,7 @@ def plan_lines(
 ) -> list[str]:
     """The plan: who, with what, what is there and what is missing."""
     from tumoar.cli.cohort_watch import columns
-    from tumoar.cohort.plan import fitting_workers, has_checkpoints, has_result
+    from tumoar.cohort.plan import fitting_workers, has_checkpoints, state_of_result
 
     rows = [("index", "name", "contrasts", "plan")]
     new = bad = 0
@@ -161,8 +193,8 @@ def plan_lines(
             continue
         if subject.problem:
             what, bad = subject.problem, bad + 1
-        elif has_result(subject, order) and not order.overwrite:
-            what = "has a result: skipped if it is of the same images and flags"
+        elif not order.overwrite and (there := state_of_result(subject, order)) != "none":
+            what = WHAT[there]
         else:
             what, new = "continue" if has_checkpoints(subject, order) else "run", new + 1
         rows.append((str(number), subject.name, " ".join(subject.images), "; ".join((what, *subject.notes))))
@@ -177,38 +209,57 @@ def plan_lines(
 
 
 def compute(
-    subjects: list[Subject], order: Order, workers: int | None, scheduler: str | None, quiet: bool
+    subjects: list[Subject], order: Order, workers: int | None, scheduler: Scheduler | None, quiet: bool
 ) -> list[str]:
-    """Run subjects; returns the names of those that failed. One alone needs no cluster."""
+    """Run subjects, here or on a cluster; returns the names of those that failed."""
     from tumoar.cli.cohort_watch import CohortWatch
     from tumoar.cohort.plan import fitting_workers
-    from tumoar.cohort.supervise import supervise
     from tumoar.cohort.tree import begin_tree
 
-    begin_tree(order)
-    if len(subjects) == 1 and workers is None and scheduler is None:
-        with CohortWatch(1, 1, quiet=quiet) as watch:
-            watch.add(supervise(subjects[0], order, watch.tell))
+    if scheduler is None:
+        from tumoar.cohort.local import run_here
+
+        begin_tree(order)
+        count = min(workers or fitting_workers(order.limits, len(subjects)), len(subjects))
+        with CohortWatch(len(subjects), count, quiet=quiet) as watch:
+            if len(subjects) > 1:
+                watch.say(f"{len(subjects)} subjects, {count} at a time on this machine")
+            for outcome in run_here(subjects, order, count, watch.tell):
+                watch.add(outcome)
         return [o.name for o in watch.outcomes if o.state == "failed"]
     from tumoar.cohort.engine import connect, run
 
-    count = workers or fitting_workers(order.limits, len(subjects))
-    with connect(count, scheduler) as client:
+    with connect(scheduler) as client:
+        begin_tree(order)
         slots = sum(client.nthreads().values())
         with CohortWatch(len(subjects), slots, quiet=quiet) as watch:
-            watch.say(_welcome(len(subjects), slots, scheduler, client.dashboard_link))
+            watch.say(_welcome(len(subjects), slots, scheduler.address, client.dashboard_link))
             for outcome in run(client, subjects, order, watch.tell):
                 watch.add(outcome)
     return [o.name for o in watch.outcomes if o.state == "failed"]
 
 
-def _welcome(subjects: int, slots: int, scheduler: str | None, dashboard: str) -> str:
+def cluster(
+    address: str | None, ca: Path | None, cert: Path | None, key: Path | None, insecure: bool
+) -> Scheduler | None:
+    """The scheduler that the flags name; one without TLS, or TLS without one, is refused."""
+    if address is None:
+        if ca or cert or key or insecure:
+            raise UsageError("scheduler", "flags for a scheduler, but none named", do="add --scheduler")
+        return None
+    from tumoar.cohort.engine import Scheduler, require_protection
+
+    scheduler = Scheduler(address, ca, cert, key, insecure)
+    require_protection(scheduler)
+    return scheduler
+
+
+def _welcome(subjects: int, slots: int, address: str, dashboard: str) -> str:
     from importlib.util import find_spec
 
-    where = f"the scheduler {scheduler}" if scheduler else "this machine"
     look = f"dashboard {dashboard}" if find_spec("bokeh") else "install bokeh for Dask's dashboard"
     waiting = "" if slots else " (no worker has joined yet)"
-    return f"{subjects} subjects, {slots} at a time on {where}{waiting}; {look}"
+    return f"{subjects} subjects, {slots} at a time on the scheduler {address}{waiting}; {look}"
 
 
 def summarize(subjects: list[Subject], order: Order, quiet: bool) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from tumoar.cli.watch import WORDS
 from tumoar.cohort.supervise import Outcome
+from tumoar.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -68,6 +69,7 @@ class CohortWatch(AbstractContextManager["CohortWatch"]):
         """A line for the user."""
         if self.quiet:
             return
+        text = printable(text)
         if self._live is not None:
             self._live.console.print(text, highlight=False, markup=False)
         else:

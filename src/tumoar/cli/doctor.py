@@ -19,29 +19,24 @@ def doctor(
 
         typer.echo(json_module.dumps(facts, indent=2))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None)
     for name, value in facts.items():
-        table.add_row(
-            name, ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
-        )
-    Console().print(table)
+        words = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+        typer.echo(f"{name:10}{words}")
 
 
 def examine() -> dict[str, object]:
     """Facts about the installation and the machine."""
-    import numba
-
     from tumoar import __version__
+    from tumoar.numerics.jit import PLACE
+    from tumoar.numerics.threads import use_threads
 
     return {
         "tumoar": __version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": {name: _version(name) for name in _dependencies()},
-        "threads": {"cores": os.cpu_count(), "used": numba.get_num_threads()},
+        "threads": {"cores": os.cpu_count(), "used": use_threads(None)},
+        "kernels": f"kept in {PLACE.name}" if PLACE else "compiled in every run: no folder is ours alone",
         "memory": _memory(),
         "model": _models(),
     }

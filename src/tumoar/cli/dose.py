@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tumoar.errors import UnreadableFileError, UsageError
+from tumoar.errors import UsageError, printable
 
 if TYPE_CHECKING:
+    from tumoar.io.dose import GivenDose
     from tumoar.io.structures import Dosed
     from tumoar.limits import Limit, Verdict
 
 KIND = "set of doses"
 PICTURES = ("dvh.png", "dvh.svg")
+HOT = 0.03  # cm³
+MOST_SHOWN = 8  # names in a message
 SHOWN = ("volume_cm3", "mean_Gy", "D5_Gy", "D50_Gy", "D95_Gy", "D0.03cc_Gy")
 
 
@@ -26,10 +29,18 @@ def dose(
     dose: Annotated[
         Path, typer.Option(metavar="FILE", help="RTDOSE, NIfTI or NRRD, in Gy.", show_default=False)
     ],
+    fractions: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The dose is of one of N equal fractions (1: of the whole course)."),
+    ] = None,
     reference: Annotated[
         Path | None, typer.Option(metavar="RS.dcm", help="Other outlines to compare with.")
     ] = None,
     limits: Annotated[Path | None, typer.Option(help="Limits, TOML, instead of the package's.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="BRSTEM=Brainstem", help="What a structure of an RTSTRUCT file is."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for tables and curves (default: into a result)."),
@@ -37,57 +48,73 @@ def dose(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the doses that are there.")] = False,
 ) -> None:
     """Dose-volume histograms: D5, D50, D95, D0.03cc, mean; a traffic light of limits."""
-    from tumoar.io.dose import dose_person, read_dose
+    from tumoar.aliases import parse_map
+    from tumoar.io.dose import load_dose
     from tumoar.io.outputs import require_empty
-    from tumoar.io.structures import dosed
+    from tumoar.io.structures import TARGETS, dosed
 
-    given = [path for path in (structures, dose, reference, limits) if path is not None]
+    inputs = [path for path in (structures, dose, reference, limits) if path is not None]
     if output is not None:
-        require_empty(output, given, overwrite=overwrite, kind=KIND)
+        require_empty(output, inputs, overwrite=overwrite, kind=KIND)
     bounds = _limits(limits)
-    image = read_dose(dose)
-    person = dose_person(dose)
-    ours = dosed(structures, image, person)
-    theirs = dosed(reference, image, person) if reference is not None else []
-    rows = [*_rows(ours, "result" if structures.is_dir() else "structures"), *_rows(theirs, "reference")]
+    pairs = parse_map(names or [], [*TARGETS, *(limit.structure for limit in bounds)])
+    given = load_dose(dose, fractions=fractions)
+    found = dosed(structures, given.image, given.person, pairs)
+    other = dosed(reference, given.image, given.person, pairs) if reference is not None else None
+    ours, theirs = found.structures, other.structures if other else ()
+    is_result = structures.is_dir()
+    _require_mapped(pairs, [*(() if is_result else ours), *theirs])
+    doubts = dict.fromkeys(d for d in (given.doubt, found.doubt, other.doubt if other else "") if d)
+    notes = [*given.notes, *doubts]
+    for note in (*notes, *found.notes, *(other.notes if other else ())):
+        typer.echo(f"note: {note}")
+    for line in dict.fromkeys(f"{i.given} is taken for {i.name}" for i in (*ours, *theirs) if i.given):
+        typer.echo(line)
+    rows = [
+        *_rows(ours, "result" if is_result else "structures", notes),
+        *_rows(theirs, "reference", notes),
+    ]
     for row in rows:
         cells = "  ".join(f"{name} {row[name]}" for name in SHOWN)
         typer.echo(f"{row['name']:16} {row['from']:10} {cells}")
-        if row["outside_percent"] > 1:
-            typer.echo(
-                f"note: {row['outside_percent']} % of {row['name']} lies outside the dose, counted as 0"
-            )
-    verdicts = _judged(bounds, ours)
+        if row["outside_percent"] > 0:
+            share = max(row["outside_percent"], 0.1)
+            typer.echo(f"note: {share:.1f} % of {row['name']} lies outside the dose, counted as 0")
+    verdicts = _judged(bounds, ours, given, is_own=limits is not None)
     for verdict in verdicts:
-        row = verdict.row()
-        above = row["share_of_samples_above"]
-        told = f", above it in {100 * above:.0f} % of the samples" if above != "" else ""
-        value = f"{row['metric']} {row['value']} (limit {row['limit']})"
-        typer.echo(f"{row['light']:5} {row['structure']:14} {value}{told}")
-    if output is None and not structures.is_dir():
+        _tell(verdict)
+    _tell_unmatched(verdicts, ours, is_own=limits is not None)
+    if output is None and not is_result:
         return
-    tables: dict[str, Sequence[Mapping[str, Any]]] = {"dose.tsv": rows}
-    if verdicts:
-        tables["limits.tsv"] = [v.row() for v in verdicts]
-    _write(output, structures, tables, ours, theirs, given, overwrite=overwrite)
+    tables: dict[str, Sequence[Mapping[str, Any]]] = {
+        "dose.tsv": rows,
+        "limits.tsv": [v.row() for v in verdicts],
+    }
+    _write(output, structures, tables, ours, theirs, inputs, overwrite=overwrite)
 
 
 def _limits(path: Path | None) -> tuple[Limit, ...]:
+    from tumoar.io.files import read_toml
     from tumoar.limits import default_limits, parse_limits
 
-    if path is None:
-        return default_limits()
-    try:
-        with open(path, "rb") as file:
-            return parse_limits(tomllib.load(file))
-    except OSError as error:
-        raise UnreadableFileError("B1", "cannot read the limits", file=path) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError("limits", "limits are not valid TOML", file=path) from error
+    return default_limits() if path is None else parse_limits(read_toml(path, "the limits file"))
 
 
-def _rows(found: Sequence[Dosed], source: str) -> list[dict[str, Any]]:
-    """Figures of every structure; with samples also the 90 % interval of D0.03cc and mean."""
+def _require_mapped(pairs: Mapping[str, str], found: Sequence[Dosed]) -> None:
+    """Every --map must name a structure that is there: a misspelled one would change nothing in silence."""
+    there = sorted({item.given or item.name for item in found})
+    absent = [name for name in pairs if name not in there]
+    if absent:
+        raise UsageError(
+            "map",
+            f"no structure '{printable(absent[0])}' in the RTSTRUCT files",
+            found=(", ".join(there[:MOST_SHOWN]) or "none") + (" …" if len(there) > MOST_SHOWN else ""),
+            do="check the name, which is compared letter by letter",
+        )
+
+
+def _rows(found: Sequence[Dosed], source: str, notes: Sequence[str]) -> list[dict[str, Any]]:
+    """Figures of every structure; with samples also the central 90 % of mean, D5 and D0.03cc."""
     import numpy as np
 
     rows = []
@@ -98,12 +125,21 @@ def _rows(found: Sequence[Dosed], source: str) -> list[dict[str, Any]]:
         for key, values in (
             ("mean", [s.mean for s in samples]),
             ("D5", [s.D(5) for s in samples]),
-            ("D0.03cc", [s.D_cc(min(0.03, s.volume)) for s in samples]),
+            ("D0.03cc", [s.D_cc(HOT) for s in samples]),
         ):
-            low, high = np.quantile(values, [0.05, 0.95]) if values else ("", "")
-            row |= {f"{key}_p05": low and round(float(low), 3), f"{key}_p95": high and round(float(high), 3)}
+            is_known = bool(values) and not np.isnan(values).any()
+            low, high = np.quantile(values, [0.05, 0.95]) if is_known else (None, None)
+            row |= {f"{key}_p05": _cell(low), f"{key}_p95": _cell(high)}
+        is_small = 0 < item.found.dvh.volume < HOT
+        small = [f"smaller than {HOT} cm³: no D{HOT}cc, see its highest dose"] if is_small else []
+        row["named_in_file"] = item.given
+        row["note"] = "; ".join([*small, *notes])
         rows.append(row)
     return rows
+
+
+def _cell(value: float | None) -> Any:
+    return "" if value is None else round(float(value), 3)
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,15 +147,58 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
-def _judged(limits: Sequence[Limit], found: Sequence[Dosed]) -> list[Verdict]:
-    from tumoar.limits import judge
+def _judged(
+    limits: Sequence[Limit], found: Sequence[Dosed], dose: GivenDose, *, is_own: bool
+) -> list[Verdict]:
+    """A verdict on every limit, gray where no structure has its name; notes on the dose stand in each."""
+    from tumoar.aliases import canonical_name
+    from tumoar.limits import judge, missing
 
-    by_name = {item.name: item.found for item in found}
-    return [
-        judge(limit, by_name[limit.structure].dvh, by_name[limit.structure].samples)
-        for limit in limits
-        if limit.structure in by_name
-    ]
+    by_name = {item.given: item for item in found if item.given} | {item.name: item for item in found}
+    verdicts = []
+    for limit in limits:
+        item = by_name.get(limit.structure) or by_name.get(canonical_name(limit.structure) or "")
+        if item is None:
+            verdicts.append(missing(limit))
+            continue
+        verdict = judge(replace(limit, structure=item.name), item.found.dvh, item.found.samples)
+        partial = [] if item.is_whole else ["contours that are not closed were left out of it"]
+        note = "; ".join([*([verdict.note] if verdict.note else []), *partial, *dose.notes])
+        is_unknown = dose.is_low or not item.is_whole  # more dose, or more of the structure, may be hidden
+        light = "gray" if is_unknown and verdict.light != "red" else verdict.light
+        verdicts.append(replace(verdict, note=note, light=light))
+    if is_own and not any(v.is_matched for v in verdicts):
+        raise UsageError(
+            "limits",
+            "no limit names a structure that is there",
+            found=", ".join(sorted({limit.structure for limit in limits})[:MOST_SHOWN]),
+            do="check the names, or say which structure is meant with --map",
+        )
+    return verdicts
+
+
+def _tell(verdict: Verdict) -> None:
+    if not verdict.is_matched:
+        return
+    row = verdict.row()
+    above = row["share_of_samples_above"]
+    shares = f", above it in {100 * above:.0f} % of the samples" if above != "" else ""
+    note = f"; {row['note']}" if row["note"] else ""
+    value = f"{row['metric']} {row['value']} (limit {row['limit']})"
+    typer.echo(f"{row['light']:5} {row['structure']:14} {value}{shares}{note}")
+
+
+def _tell_unmatched(verdicts: Sequence[Verdict], found: Sequence[Dosed], *, is_own: bool) -> None:
+    """What was not judged: limits without a structure, and structures without a limit."""
+    absent = list(dict.fromkeys(v.limit.structure for v in verdicts if not v.is_matched))
+    if absent:
+        text = f": {', '.join(absent)}: no structure of this name"
+        # One's own limits are there to be judged by: that they were not must not be lost in a long table.
+        typer.echo(f"NOT JUDGED{text}" if is_own else f"not judged{text}", err=is_own)
+    judged = {v.limit.structure for v in verdicts if v.is_matched}
+    free = [item.name for item in found if item.name not in judged]
+    if free:
+        typer.echo(f"not judged: {', '.join(free)}: no limit")
 
 
 def _write(

@@ -26,6 +26,7 @@ def export(
     trust_headers: Annotated[
         bool, typer.Option("--trust-headers", help="Believe that the series shares the result's coordinates.")
     ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 13 if there is anything to note.")] = False,
 ) -> None:
     """Write RTSTRUCT or DICOM-SEG files on the slices of a series."""
     if not rtstruct and not seg:
@@ -40,3 +41,5 @@ def export(
         typer.echo(f"{absolute(folder).name}/{name}: automatic, unreviewed")
     for note in notes:
         typer.echo(f"note: {note}")
+    if strict and notes:
+        raise typer.Exit(13)

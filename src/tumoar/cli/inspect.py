@@ -56,6 +56,7 @@ def inspect(
     try:
         if image and not refusals:
             case = _bring_together(image, use_form)
+            case = _with_order(case, quiet=json)
     except TumoarError as error:
         refusals.append(error)
     if json:
@@ -124,7 +125,8 @@ def _facts(image: Image, looks_like: str) -> Facts:
 
     from tumoar.orientation import orientation_of
 
-    finite = image.data[np.isfinite(image.data)]
+    is_finite = np.isfinite(image.data)
+    finite = image.data if is_finite.all() else image.data[is_finite]
     return Facts(
         shape=image.grid.shape,
         spacing_mm=tuple(round(float(s), 6) for s in image.grid.spacing),
@@ -242,6 +244,26 @@ def _bring_together(given: list[str], use_form: UseForm | None) -> Case:
     from tumoar.assemble import build_case
 
     return build_case(read_images(given, use_form))
+
+
+def _with_order(case: Case, *, quiet: bool) -> Case:
+    """The case with notes on names that its images contradict; those that clearly do are refused."""
+    from dataclasses import replace
+
+    from tumoar.cli.watch import Watch
+    from tumoar.errors import FitError
+    from tumoar.inference.order import ORDERS
+    from tumoar.io.models import default_model
+    from tumoar.pipeline import place
+
+    if not any(contrast.name in ORDERS for contrast in case.contrasts):
+        return case
+    try:
+        with Watch(quiet=quiet) as watch:
+            notes = place(case, default_model(), watch=lambda p: watch(p._replace(notes=()))).notes
+    except FitError as refusal:
+        notes = (f"{refusal.id} names of contrasts not checked: {refusal.what}",)
+    return replace(case, notes=(*case.notes, *notes))
 
 
 def _print_case(case: Case) -> None:

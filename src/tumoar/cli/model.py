@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tumoar.errors import printable
+
 if TYPE_CHECKING:
     from tumoar.model.atlas import Atlas
 
@@ -32,17 +34,15 @@ def info(path: ModelFile) -> None:
 
 @model.command()
 def verify(path: ModelFile) -> None:
-    """Check a model file: digest, sizes, and what its content means."""
-    from tumoar.io.shapes import section_shape
-    from tumoar.io.store import load_sections, section_atlas
+    """Check a model file: digest, sizes, what its content means, and whether it can be fitted."""
+    from tumoar.io.models import require_working
+    from tumoar.io.store import load_sections
 
     sections = load_sections(path)
-    for name in sections:
-        if name == "atlas":
-            section_atlas(sections, path)
-        elif name.startswith("shape_"):
-            section_shape(sections, name, path)
+    lacking = require_working(sections, path)
     typer.echo(f"in order: {', '.join(sections)}")
+    if lacking:
+        typer.echo(f"not a whole model: {', '.join(lacking)} missing (see `tumoar train combine`)")
 
 
 @model.command()
@@ -62,7 +62,7 @@ def import_samseg(
     atlas = read(folder, mesh)
     digest = save_atlas(output, atlas)
     _describe(atlas)
-    typer.echo(f"written: {output.name}, SHA-256 {digest}")
+    typer.echo(f"written: {printable(output.name)}, SHA-256 {digest}")
 
 
 def _describe(atlas: Atlas) -> None:
@@ -72,7 +72,7 @@ def _describe(atlas: Atlas) -> None:
         f"atlas: {len(atlas.nodes)} nodes, {len(atlas.tetrahedra)} tetrahedra, {atlas.labels.K} labels, "
         f"{size} mm, stiffness {atlas.stiffness:g}"
     )
-    typer.echo("labels: " + ", ".join(s.name for s in atlas.labels.structures))
+    typer.echo("labels: " + ", ".join(printable(s.name) for s in atlas.labels.structures))
     for key, value in atlas.provenance.items():
-        text = str(value)
-        typer.echo(f"{key}: {text if len(text) <= 200 else text[:197] + '...'}")
+        text = printable(str(value))
+        typer.echo(f"{printable(str(key))}: {text if len(text) <= 200 else text[:197] + '...'}")

@@ -14,10 +14,10 @@ def report(
     """Make the report of a finished result again, from what its page holds."""
     from tumoar.io.files import absolute
     from tumoar.io.results import REPORT, added, read_manifest
-    from tumoar.report import read_data, render
+    from tumoar.report import read_page, render
 
     read_manifest(folder)
-    page = render(read_data((folder / REPORT).read_text(encoding="utf-8")))
+    page = render(read_page(folder / REPORT))
     with added(folder) as work:
         (work / REPORT).write_text(page, encoding="utf-8")
     typer.echo(f"{absolute(folder).name}/{REPORT}")

@@ -62,6 +62,8 @@ class Request:
     digests: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the input files by contrast
     person: Person = field(default=(), repr=False)  # kept as digests only
     stamps: tuple[str, ...] = ()  # "fast", "demo": shown with the result
+    trust_contrasts: bool = False
+    keep_face: bool = False  # in the images of the report
 
 
 def execute(
@@ -99,21 +101,22 @@ def execute(
             watch=watch,
             keeper=keeper,
             keeps_samples=request.options.samples,
+            trust_contrasts=request.trust_contrasts,
         )
         notes = review(result)
         done = watch.stage("write")
         manifest = describe(result, model, request, key, threads)
-        notes = write_result(
-            request.out, result, notes, manifest, request.options, partial(_page, result), watch.lines
-        )
+        page = partial(_page, result, request.keep_face)
+        notes = write_result(request.out, result, notes, manifest, request.options, page, watch.lines)
         done()
         shutil.rmtree(folder, ignore_errors=True)
     return result, notes
 
 
-def _page(result: Segmentation, manifest: Mapping[str, Any]) -> str:
+def _page(result: Segmentation, keep_face: bool, manifest: Mapping[str, Any]) -> str:
     """The report of a result from its finished manifest."""
-    return render(report_data(result, [Note(n["id"], n["text"]) for n in manifest["notes"]], manifest))
+    notes = [Note(n["id"], n["text"]) for n in manifest["notes"]]
+    return render(report_data(result, notes, manifest, keep_face=keep_face))
 
 
 def limit_threads(count: int | None) -> int:
@@ -145,6 +148,7 @@ def run_key(case: Case, model: Model, request: Request, given: Given | None) -> 
         "organs": request.options.organs,
         "least": request.options.least_cm3,
         "samples": request.options.samples,
+        "face": request.keep_face,
         "version": __version__,
     }
     digest.update(json.dumps(about, sort_keys=True).encode())
@@ -236,10 +240,12 @@ def held(image: Image, case: Case) -> Given:
 def finished(result: tuple[Segmentation, Sequence[Note]], out: Path, watch: Watch) -> str:
     """The last words of a run; returns the status."""
     segmentation, notes = result
+    rows = {row["name"]: row for row in read_manifest(out)["volumes"]}
     for name in ("GTV", "Edema") if segmentation.config.tumor else ():
-        volume = segmentation.volume(name)
-        low, high = volume.interval(0.90)
-        watch.say(f"{name} {volume.mean:.1f} cm³, 90 % {low:.1f}–{high:.1f}")
+        if name in rows:
+            low, high = segmentation.volume(name).spread(0.90)
+            shown = f"{name} {rows[name]['outlined_cm3']:.1f} cm³ (outlined)"
+            watch.say(f"{shown}; spread of the samples {low:.1f}–{high:.1f} cm³")
     for note in notes:
         watch.say(f"review: {note}")
     state = status(notes)

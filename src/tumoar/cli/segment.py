@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tumoar.cli.images import UseForm, parse_images
-from tumoar.errors import TumoarError, UnreadableFileError, UsageError
+from tumoar.cli.settings import resolve
+from tumoar.errors import TumoarError, UsageError
 from tumoar.io.files import absolute
 
 if TYPE_CHECKING:
     from tumoar.cli.run import Request
     from tumoar.cli.watch import Watch
-    from tumoar.config import Config
     from tumoar.image import Case, Image
     from tumoar.margins import Margins
     from tumoar.model.generative import Model
@@ -59,6 +58,9 @@ def segment(
         bool | None,
         typer.Option("--skull-stripped/--whole-head", help="Instead of what the images show."),
     ] = None,
+    trust_contrasts: Annotated[
+        bool, typer.Option("--trust-contrasts", help="Only note images that look like another contrast.")
+    ] = False,
     structures: Annotated[
         str | None, typer.Option(help="Only these, by TG-263 name, separated by commas.")
     ] = None,
@@ -82,6 +84,9 @@ def segment(
     save_samples: Annotated[
         bool, typer.Option("--save-samples", help="Write every sample as a label map.")
     ] = False,
+    keep_face: Annotated[
+        bool, typer.Option("--keep-face", help="Whole images in the report, with the patient's face.")
+    ] = False,
     margins: Annotated[
         str | None, typer.Option(metavar="ctv=20,ptv=3", help="Also targets: GTV grown in the brain, mm.")
     ] = None,
@@ -100,7 +105,7 @@ def segment(
     use_form: Annotated[UseForm | None, typer.Option(help="Which form where sform and qform differ.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the result that is there.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, compute nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Events as JSON lines.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 13 if the result needs review.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only refusals.")] = False,
@@ -131,8 +136,9 @@ def segment(
     )
     from tumoar.cli.watch import Watch
     from tumoar.io.outputs import require_place
-    from tumoar.io.results import Options
+    from tumoar.io.results import Options, read_manifest
     from tumoar.margins import parse_margins
+    from tumoar.pipeline import place
 
     inputs = (*files.values(), *(p for p in (exclude, fix_tumor, model, config) if p is not None))
     require_place(output, inputs, overwrite=overwrite)
@@ -171,72 +177,25 @@ def segment(
             digests=digests,
             person=person,
             stamps=stamps,
+            trust_contrasts=trust_contrasts,
+            keep_face=keep_face,
         )
         if dry_run:
+            place(case, chosen, settings, watch=watch, trust_contrasts=trust_contrasts)
             watch.say("dry run: everything is in order, nothing was written")
             return
+        doubts: list[str] = []
         result = execute(case, chosen, request, watch, known_tumor)
         if targets is not None:
             add_targets(output, targets, watch)
         if drawn_on is not None:
-            to_dicom(output, drawn_on, rtstruct, seg, watch)
-        if result is None:
-            return
-        state = finished(result, output, watch)
-        if ablate:
+            doubts = to_dicom(output, drawn_on, rtstruct, seg, watch)
+        if result is not None:
+            finished(result, output, watch)
+        if ablate and result is not None:
             ablate_contrasts(result[0], request, chosen, watch)
-    if strict and state != "OK":
+    if strict and (doubts or read_manifest(output)["status"] != "OK"):
         raise typer.Exit(NEEDS_REVIEW)
-
-
-def resolve(
-    path: Path | None,
-    *,
-    fast: bool,
-    tumor: bool,
-    prior: str | None,
-    chains: int | None,
-    gibbs: dict[str, int | None],
-) -> Config:
-    """Settings: the defaults, or those of `--fast`; then the file's; then the flags'."""
-    from pydantic import ValidationError
-
-    from tumoar.config import FAST, Config
-
-    table: dict[str, Any] = FAST.model_dump() if fast else Config().model_dump()
-    try:
-        if path is not None:
-            with open(path, "rb") as file:
-                read = tomllib.load(file)
-            for key, value in read.items():
-                both = isinstance(value, dict) and isinstance(table.get(key), dict)
-                table[key] = {**table[key], **value} if both else value
-        table["gibbs"] |= {k: v for k, v in gibbs.items() if v is not None}
-        flags = {"prior": None if prior is None else str(prior), "chains": chains}
-        table |= {k: v for k, v in flags.items() if v is not None}
-        table["tumor"] = tumor and table["tumor"]
-        return Config.model_validate(table)
-    except OSError as error:
-        raise UnreadableFileError("B1", "cannot read the settings", file=path) from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError("B55", "settings are not valid TOML", file=path, found=error) from error
-    except ValidationError as error:
-        raise UsageError("B55", *_told(error), file=path) from error
-
-
-def _told(error: Any) -> tuple[str]:
-    """One sentence for the first thing wrong with the settings."""
-    from difflib import get_close_matches
-
-    from tumoar.config import Config, GemConfig, GibbsConfig
-
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = [*Config.model_fields, *GemConfig.model_fields, *GibbsConfig.model_fields]
-        near = get_close_matches(str(first["loc"][-1]), known, 1)
-        return (f"unknown setting '{where}'" + (f", did you mean '{near[0]}'" if near else ""),)
-    return (f"setting {where or 'values'}: {first['msg'].lower()}",)
 
 
 def load(path: Path | None) -> Model:
@@ -316,8 +275,8 @@ def add_targets(out: Path, margins: Margins, watch: Watch) -> None:
         watch.say(f"{row['name']} {row['outlined_cm3']} cm³: {row['how']}")
 
 
-def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> None:
-    """Add RTSTRUCT and SEG files to the result."""
+def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> list[str]:
+    """Add RTSTRUCT and SEG files to the result; returns notes on them."""
     from tumoar.io.export import export
     from tumoar.io.images import series_at
 
@@ -326,6 +285,7 @@ def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> 
     done()
     for text in (*(f"{out.name}/{name}: automatic, unreviewed" for name in names), *notes):
         watch.say(text)
+    return notes
 
 
 def ablate_contrasts(whole: Segmentation, request: Request, model: Model, watch: Watch) -> None:
@@ -342,7 +302,14 @@ def ablate_contrasts(whole: Segmentation, request: Request, model: Model, watch:
         for subset in combinations(range(len(names)), size):
             chosen = [names[i] for i in subset]
             try:
-                part = run(case.restricted(subset), model, request.config, seed=request.seed, watch=watch)
+                part = run(
+                    case.restricted(subset),
+                    model,
+                    request.config,
+                    seed=request.seed,
+                    watch=watch,
+                    trust_contrasts=True,  # the names were looked at with all contrasts
+                )
             except TumoarError as refusal:
                 watch.say(f"{'+'.join(chosen)}: {refusal.what}")
                 continue

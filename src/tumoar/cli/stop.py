@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -38,7 +39,8 @@ def end_when_stopped(words: str, *, once: bool = False) -> None:
                 signal.signal(stop, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, end)
         sys.unraisablehook = not_lost
-        typer.echo(words, err=True)
+        with suppress(OSError):  # nobody may be there to read it
+            typer.echo(words, err=True)
         end()
 
     for stop in STOPS:

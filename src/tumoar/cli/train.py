@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tumoar.cli.cohort import Insecure, SchedulerAddress, TlsCa, TlsCert, TlsKey, cluster
 from tumoar.errors import IntegrityError, UnreadableFileError, UsageError
 
 if TYPE_CHECKING:
@@ -30,15 +32,14 @@ def prepare(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the maps that are there.")] = False,
 ) -> None:
     """Bring label maps of another vocabulary to ours and tell volumes out of the published range."""
-    import tomllib
-
+    from tumoar.io.files import read_toml
     from tumoar.io.nifti import write_nifti
     from tumoar.io.outputs import new_folder
     from tumoar.train.prepare import default_heads, out_of_range, parse_heads, volumes
     from tumoar.train.prepare import prepare as prepare_one
 
     structures = _labels(labels)
-    heads = default_heads() if table is None else parse_heads(tomllib.loads(table.read_text("utf-8")))
+    heads = default_heads() if table is None else parse_heads(read_toml(table, "the table"))
     if len({path.name for path in label_maps}) < len(label_maps):
         raise UsageError("heads", "two label maps have one name", do="rename one of them")
     with new_folder(output, "set of label maps", label_maps, overwrite=overwrite) as work:
@@ -58,7 +59,7 @@ def atlas(
     label_maps: Annotated[list[Path], typer.Argument(help="Prepared label maps.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model file to write.")],
     labels: Annotated[Path | None, typer.Option(help="Table of structures (TOML).")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the mesh and of the order of collapses.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the mesh and of the order of collapses.")] = 0,
     checkpoint: Annotated[
         Path | None, typer.Option(help="File for checkpoints; a run found there is resumed.")
     ] = None,
@@ -69,10 +70,14 @@ def atlas(
     held_out: Annotated[
         list[str] | None, typer.Option(help="A label map kept for tests: noted in the card, refused here.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Heads to fit at a time (default 1).")] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Fit the heads on a running Dask cluster.")
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Heads to fit at a time (default 1).")
     ] = None,
+    scheduler: SchedulerAddress = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    insecure_scheduler: Insecure = False,
 ) -> None:
     """Train the mesh atlas from label maps with our indices (see `train prepare`)."""
     from tumoar import __version__
@@ -81,6 +86,7 @@ def atlas(
     from tumoar.train.atlas import AtlasSettings, figures, to_atlas
 
     require_new_model(output)
+    where = cluster(scheduler, tls_ca, tls_cert, tls_key, insecure_scheduler)
     heads, kept = [path.name for path in label_maps], held_out or []
     if set(heads) & set(kept):
         raise UsageError("heads", "a label map kept for tests cannot train", found=sorted({*heads} & {*kept}))
@@ -88,16 +94,18 @@ def atlas(
         raise UsageError("heads", "an atlas needs at least two label maps", found=len(label_maps))
     structures, settings = _labels(labels), AtlasSettings()
     maps, common = aligned_maps(label_maps, structures)
-    if workers is None and scheduler is None:
-        state = train_with_progress(maps, structures, settings, seed, checkpoint)
-    else:
-        from tumoar.cohort.engine import connect, spread
+    with ExitStack() as open_until_trained:
+        each = None
+        if where is not None:
+            from tumoar.cohort.engine import connect, spread
 
-        count = workers or 1
-        threads = 1 if scheduler else max(1, (os.cpu_count() or 1) // count)
-        with connect(count, scheduler) as client:
-            each = spread(client, threads)
-            state = train_with_progress(maps, structures, settings, seed, checkpoint, each)
+            each = spread(open_until_trained.enter_context(connect(where)), 1)
+        elif workers is not None:
+            from tumoar.cohort.local import spread_here
+
+            threads = max(1, (os.cpu_count() or 1) // workers)
+            each = open_until_trained.enter_context(spread_here(min(workers, len(heads)), threads))
+        state = train_with_progress(maps, structures, settings, seed, checkpoint, each)
     provenance = {
         "heads": heads,
         "held_out": kept,
@@ -182,8 +190,8 @@ def load_state(path: Path, run: str) -> State:
     from tumoar.io.store import load_sections
     from tumoar.train.atlas import State
 
-    section = load_sections(path)["training"]
-    if section.card["identity"] != run:
+    section = load_sections(path).get("training")
+    if section is None or section.card.get("identity") != run:
         raise IntegrityError(
             "checkpoint",
             "the checkpoint belongs to other label maps, settings or seed",
@@ -204,11 +212,10 @@ def identity(maps: npt.NDArray[np.uint8], labels: LabelTable, settings: AtlasSet
 
 
 def _labels(path: Path | None) -> LabelTable:
-    import tomllib
-
+    from tumoar.io.files import read_toml
     from tumoar.labels import default_labels, parse_labels
 
-    return default_labels() if path is None else parse_labels(tomllib.loads(path.read_text("utf-8")))
+    return default_labels() if path is None else parse_labels(read_toml(path, "the table"))
 
 
 def _read(path: Path) -> Image:
@@ -221,7 +228,8 @@ def _read(path: Path) -> Image:
 def _integers(image: Image) -> npt.NDArray[np.int32]:
     import numpy as np
 
-    values = image.data.astype(np.int32)
+    with np.errstate(invalid="ignore"):  # what is no number differs below
+        values = image.data.astype(np.int32)
     if not np.array_equal(values, image.data):
         raise UnreadableFileError("label-values", "label maps hold whole numbers only", file=image.source)
     return values

@@ -27,10 +27,14 @@ def shape(
     rule: Annotated[
         Literal["recovery", "cd"], typer.Option(help="How to learn: our default, or as in the paper.")
     ] = "recovery",
-    steps: Annotated[int | None, typer.Option(help="Gradient steps (default: those of the rule).")] = None,
-    held_out: Annotated[int, typer.Option(help="Patients to hold out for tests.")] = 30,
-    validation: Annotated[int, typer.Option(help="Further patients not trained on, to watch it.")] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 2019,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Gradient steps (default: those of the rule).")
+    ] = None,
+    held_out: Annotated[int, typer.Option(min=0, help="Patients to hold out for tests.")] = 30,
+    validation: Annotated[
+        int, typer.Option(min=0, help="Further patients not trained on, to watch it.")
+    ] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and of training.")] = 2019,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder for checkpoints; a run found there is resumed.")
     ] = None,
@@ -61,6 +65,13 @@ def shape(
         config = config if steps is None else replace(config, steps=steps)
         rest, held = split_by_patient(shapes[name], held_out, seed)
         used, watched = split_by_patient(rest, validation, seed + 1)
+        if not used:
+            raise UsageError(
+                "masks",
+                f"no mask of at least {SMALLEST} mm³ is left to train {name} on",
+                found=f"{len(shapes[name])} masks, {len(held) + len(watched)} of them held out",
+                do="give more masks, or hold out fewer",
+            )
         keeper = None
         if checkpoints is not None:
             keeper = Checkpoints(checkpoints, run_key(name, config, seed, used, watched))

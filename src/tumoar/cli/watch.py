@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
+from tumoar.errors import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
@@ -75,6 +77,8 @@ class Watch(AbstractContextManager["Watch"]):
             self._log(f"{words} {done}  {figures}".rstrip(), show=self._bar is None or self.verbose)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=progress.done, figures=figures)
+        for note in progress.notes:
+            self.say(f"note: {note}")
 
     def say(self, text: str, **event: Any) -> None:
         """A line for the user and the log."""
@@ -90,12 +94,13 @@ class Watch(AbstractContextManager["Watch"]):
         return lambda: self(Progress(name, 1, 1, {}))
 
     def _log(self, text: str, *, show: bool) -> None:
+        text = printable(text)
         line = f"{time.monotonic() - self._start:7.1f} s  {text}"
         self.lines.append(line)
         if self.quiet or self.as_json:
             return
         if self._bar is not None and show:
-            self._bar.console.print(text, highlight=False)
+            self._bar.console.print(text, highlight=False, markup=False)
         elif show:
             typer.echo(line, err=True)
 

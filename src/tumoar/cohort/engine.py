@@ -1,4 +1,4 @@
-"""Subjects on a Dask cluster: one of our own on this machine, or any that is running.
+"""Subjects on a Dask cluster that is running: only over TLS, unless it is asked for otherwise.
 
 A task of the cluster is to watch over one subject's process, so workers stay small. A worker that is lost
 takes its process along, and the scheduler gives the subject to another one. The only module that knows Dask.
@@ -7,60 +7,119 @@ takes its process along, and the scheduler gives the subject to another one. The
 from __future__ import annotations
 
 import logging
+import os
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
-from tumoar.cohort.supervise import Outcome, Tell, supervise, write_record
+from tumoar.cohort.supervise import Outcome, Tell, failed, supervise
 from tumoar.errors import ResourceError, TumoarError, UsageError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+    from distributed.security import Security
 
 LOST = 3
-"""Workers that a subject may lose before it counts as failed."""
+"""Workers that a subject may lose before it counts as failed: Dask's default."""
 EVERY = 2.0  # seconds between two words of one subject
 PATIENCE = 20  # seconds for a scheduler to answer
+TLS_FILES = {"ca": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_key"}
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """A running Dask scheduler, and how its connection is protected; files not given are Dask's own."""
+
+    address: str
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    insecure: bool = False
 
 
 @contextmanager
-def connect(workers: int, scheduler: str | None) -> Iterator[Client]:
-    """A client of a cluster: of the scheduler at this address, or of one made here with so many workers."""
-    import dask
-    from distributed import Client, LocalCluster
-
-    quiet = {"logging.distributed": "error", "distributed.scheduler.allowed-failures": LOST}
+def connect(scheduler: Scheduler) -> Iterator[Client]:
+    """A client of a running scheduler."""
+    require_protection(scheduler)
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise UsageError(
+            "scheduler", "Dask is not installed", do="install it with `pip install 'tumoar[cluster]'`"
+        ) from error
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    if scheduler is not None:
-        try:
-            client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
-        except (OSError, ValueError, TypeError) as error:
-            raise UsageError(
-                "scheduler",
-                "no Dask scheduler answers",
-                found=scheduler,
-                do="start one with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads 1`",
-            ) from error
-        with client:
-            yield client
-        return
-    with (
-        dask.config.set(quiet),
-        LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=0,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    security = _security(scheduler) if _scheme(scheduler) == "tls" else None
+    try:
+        client = Client(scheduler.address, timeout=PATIENCE, set_as_default=False, security=security)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise UsageError(
+            "scheduler",
+            "no Dask scheduler answers",
+            found=scheduler.address,
+            do="start one with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads 1`",
+        ) from error
+    with client:
         yield client
+
+
+def require_protection(scheduler: Scheduler) -> None:
+    """Refuse a connection that is not encrypted, unless it is asked for."""
+    scheme = _scheme(scheduler)
+    if scheme not in ("tls", "tcp"):
+        raise UsageError("scheduler", "an address begins with tls://", found=scheduler.address)
+    if scheme == "tcp" and (scheduler.ca or scheduler.cert or scheduler.key):
+        raise UsageError(
+            "scheduler", "TLS files, but no tls:// scheduler", found=scheduler.address, do="use tls://"
+        )
+    if scheme == "tcp" and not scheduler.insecure:
+        raise UsageError(
+            "scheduler",
+            "this connection is open to everybody who reaches it",
+            found=scheduler.address,
+            do="use tls://, or --insecure-scheduler in a network of your own: whoever reaches a scheduler "
+            "without TLS can run programs as you",
+        )
+
+
+def _scheme(scheduler: Scheduler) -> str:
+    scheme, mark, _ = scheduler.address.partition("://")
+    return scheme if mark else "tcp"
+
+
+def _security(scheduler: Scheduler) -> Security:
+    """Certificates as given, or as Dask's configuration and environment name them."""
+    from distributed.security import Security
+
+    given = {name: getattr(scheduler, part) for part, name in TLS_FILES.items()}
+    security = Security(require_encryption=True, **{k: str(v) for k, v in given.items() if v is not None})
+    for part, name in TLS_FILES.items():
+        file = getattr(security, name)
+        if not file:
+            raise UsageError(
+                "scheduler", f"tls:// needs --tls-{part}", do="give it, or set it in Dask's configuration"
+            )
+        if "\n" not in file:  # Dask takes the text of a certificate, too
+            _require_file(part, file)
+    return security
+
+
+def _require_file(part: str, file: str) -> None:
+    try:
+        state = os.stat(file)
+        usable = stat.S_ISREG(state.st_mode) and os.access(file, os.R_OK)
+    except (OSError, ValueError):
+        usable = False
+    if not usable:
+        raise UsageError("scheduler", f"cannot read the file of --tls-{part}", file=file)
+    if part == "key" and state.st_mode & stat.S_IROTH:
+        raise UsageError("scheduler", "everybody can read the TLS key", file=file, do="chmod 600 it")
 
 
 def run(client: Client, subjects: Sequence[Subject], order: Order, tell: Tell) -> Iterator[Outcome]:
@@ -119,9 +178,7 @@ def _outcome(future: Future, subject: Subject, order: Order) -> Outcome:
     except Exception as fault:
         # The message of a fault may hold a path, so a patient's name.
         refusal = TumoarError("fault", f"fault on a worker: {type(fault).__name__}")
-    outcome = Outcome(subject.name, "failed", refusal.exit_code, str(refusal))
-    write_record(order, outcome)
-    return outcome
+    return failed(subject, order, refusal)
 
 
 def spread(client: Client, threads: int) -> Callable[..., list[Any]]:

@@ -1,23 +1,30 @@
 """The summary of a cohort: one row per subject or session in `group.tsv`, and `group.html` to look at.
 
-Everything is read from what the runs have left behind, one subject after the other.
+Everything is read from what the runs have left behind, one subject after the other. What is damaged counts as
+failed, with a reason, and keeps nobody else from the summary.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from tumoar import __version__
-from tumoar.cohort.plan import Order, has_checkpoints
+from tumoar.cohort.plan import Order, cores, has_checkpoints, manifest_of
+from tumoar.cohort.private import without_names
 from tumoar.cohort.subjects import Subject
-from tumoar.errors import TumoarError
+from tumoar.cohort.supervise import read_record
+from tumoar.errors import IntegrityError, TumoarError, printable
+from tumoar.io.files import read_text
 from tumoar.io.manifest import MANIFEST, REPORT, replace_text
+from tumoar.tables import ABSENT
+from tumoar.tables import to_tsv as table_to_tsv
 
 STATES = ("done", "failed", "interrupted", "not run")
 TARGETS = ("GTV", "Edema", "CTV", "PTV")
@@ -27,25 +34,64 @@ FEWEST = 8
 UNUSUAL = 3.5
 """Robust standard deviations from the median of the cohort (Iglewicz and Hoaglin)."""
 
+LARGEST_REPORT = 512 << 20
+READERS = 8
+"""Results that are checked at a time."""
+
 Row = dict[str, Any]
+Text = Annotated[str, Field(max_length=10_000), AfterValidator(printable)]
+Volume = Annotated[float, Field(ge=0, le=1e5)]  # cm³
+
+
+class _Part(BaseModel):
+    """Part of a manifest that the summary shows; what else is in it is left alone."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+
+class _Note(_Part):
+    id: Text
+    text: Text
+
+
+class _Given(_Part):
+    contrast: Text
+
+
+class _Volume(_Part):
+    name: Text
+    mean_cm3: Volume
+    p05_cm3: Volume
+    p95_cm3: Volume
+
+
+class _Result(_Part):
+    status: Text
+    notes: list[_Note]
+    stamps: list[Text] = []
+    inputs: list[_Given]
+    seconds: dict[str, float]
+    peak_gb: float | None = None
+    volumes: list[_Volume]
 
 
 def write_group(subjects: Sequence[Subject], order: Order) -> dict[str, int]:
     """Write the summary; returns how many are in which state."""
     from tumoar.report.group import render_group, thumbnails
 
-    rows = [summary(subject, order) for subject in subjects]
+    with ThreadPoolExecutor(min(READERS, cores())) as pool:
+        rows = list(pool.map(lambda subject: summary(subject, order), subjects))
     mark_unusual(rows)
     out = Path(order.out)
-    replace_text(out / "group.tsv", to_tsv(rows))
     for row in rows:
         row["pictures"] = []
         if row["state"] == "done":
             try:
-                page = (order.result(row["name"]) / REPORT).read_text(encoding="utf-8")
+                page = read_text(order.result(row["name"]) / REPORT, "the report", LARGEST_REPORT)
                 row["pictures"] = thumbnails(page)
-            except (OSError, TumoarError):
+            except TumoarError:
                 row["flags"] = [*row["flags"], {"id": "report", "text": "its report cannot be read"}]
+    replace_text(out / "group.tsv", to_tsv(rows))
     counts = {state: sum(row["state"] == state for row in rows) for state in STATES}
     replace_text(out / "group.html", render_group(rows, counts, __version__))
     return counts
@@ -53,33 +99,62 @@ def write_group(subjects: Sequence[Subject], order: Order) -> dict[str, int]:
 
 def summary(subject: Subject, order: Order) -> Row:
     """What is known of one subject: its last run's record, and its result if there is one."""
-    record = _json(order.log(subject.name, ".json"))
-    manifest = _json(order.result(subject.name) / MANIFEST)
-    state = str(record.get("state", "done" if manifest else "not run"))
-    if state == "done" and not manifest:
-        state, record = "failed", record | {"reason": "its result is gone", "code": 12}
+    record = read_record(order, subject.name)
+    result, damage = _result(subject, order)
+    state, code, reason = record.state, record.code, record.reason
+    if state not in STATES:
+        state = "done" if result or damage else "not run"
+    if state == "done" and result is None:
+        state, code = "failed", damage.exit_code if damage else IntegrityError.exit_code
+        reason = str(damage) if damage else "its result is gone"
     if state == "not run" and has_checkpoints(subject, order):
         state = "interrupted"
     if state == "not run" and subject.problem:
-        state, record = "failed", {"reason": subject.problem, "code": subject.code}
-    done = state == "done"
-    return {
+        state, code, reason = "failed", subject.code, subject.problem
+    row = {
         "name": subject.name,
         "participant_id": f"sub-{subject.label}",
-        "session_id": f"ses-{subject.session}" if subject.session else "n/a",
+        "session_id": f"ses-{subject.session}" if subject.session else ABSENT,
         "state": state,
-        "status": manifest["status"] if done else "",
-        "code": record.get("code", 0),
-        "reason": record.get("reason", ""),
-        "flags": list(manifest["notes"]) if done else [],
-        "stamps": list(manifest.get("stamps", ())) if done else [],
-        "contrasts": [given["contrast"] for given in manifest["inputs"]] if done else list(subject.images),
-        "seconds": record.get("seconds") or round(sum(manifest["seconds"].values()), 1) if done else None,
-        "cpu_seconds": record.get("cpu_seconds"),
-        "peak_gb": manifest.get("peak_gb") if done else record.get("peak_gb"),
-        "attempts": record.get("attempts"),
-        "volumes": {v["name"]: v for v in manifest["volumes"]} if done else {},
+        "status": "",
+        "code": code,
+        "reason": without_names(reason, subject),
+        "flags": [],
+        "stamps": [],
+        "contrasts": list(subject.images),
+        "seconds": None,
+        "cpu_seconds": record.cpu_seconds or None,
+        "peak_gb": record.peak_gb or None,
+        "attempts": record.attempts or None,
+        "volumes": {},
     }
+    return row | _figures(result, record.seconds) if state == "done" and result is not None else row
+
+
+def _figures(result: _Result, seconds: float) -> Row:
+    """What a finished result adds to its row."""
+    return {
+        "status": result.status,
+        "flags": [note.model_dump() for note in result.notes],
+        "stamps": result.stamps,
+        "contrasts": [given.contrast for given in result.inputs],
+        "seconds": seconds or round(sum(result.seconds.values()), 1),
+        "peak_gb": result.peak_gb,
+        "volumes": {volume.name: volume.model_dump() for volume in result.volumes},
+    }
+
+
+def _result(subject: Subject, order: Order) -> tuple[_Result | None, TumoarError | None]:
+    """What the summary needs of a result, or why it cannot be used; neither if there is none."""
+    folder = order.result(subject.name)
+    if not os.path.lexists(folder / MANIFEST):
+        return None, None
+    try:
+        return _Result.model_validate(manifest_of(folder)), None
+    except ValidationError:
+        return None, IntegrityError("result", "its manifest cannot be used", file=MANIFEST, do="run it again")
+    except TumoarError as refusal:
+        return None, refusal
 
 
 def mark_unusual(rows: Sequence[Row]) -> None:
@@ -103,19 +178,12 @@ def mark_unusual(rows: Sequence[Row]) -> None:
 
 def to_tsv(rows: Sequence[Row]) -> str:
     """One row each, absent values as n/a."""
-    table = [_flat(row) for row in rows]
-    names = list(dict.fromkeys(name for row in table for name in row))
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, names, delimiter="\t", lineterminator="\n", restval="n/a")
-    writer.writeheader()
-    writer.writerows({k: "n/a" if v in (None, "") else v for k, v in row.items()} for row in table)
-    return stream.getvalue()
+    return table_to_tsv([_flat(row) for row in rows], ABSENT)
 
 
 def _flat(row: Row) -> Row:
     plain = ("participant_id", "session_id", "state", "status", "code", "reason")
     out = {name: row[name] for name in plain}
-    out["reason"] = " ".join(str(row["reason"]).split())
     out["flags"] = ";".join(note["id"] for note in row["flags"])
     out["unusual"] = ";".join(item["name"] for item in row["unusual"])
     out["contrasts"] = "+".join(row["contrasts"])
@@ -128,12 +196,3 @@ def _volumes(row: Row) -> Iterator[tuple[str, float]]:
         for part in ("mean", "p05", "p95"):
             if f"{part}_cm3" in volume:
                 yield f"{name}_{part}_cm3", volume[f"{part}_cm3"]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """A file's content; nothing if it is not there or is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

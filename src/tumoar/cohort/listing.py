@@ -12,6 +12,7 @@ from pathlib import Path
 from tumoar.cohort.names import label_of
 from tumoar.cohort.subjects import Subject, require_unique
 from tumoar.errors import UnreadableFileError, UsageError
+from tumoar.io.files import read_bytes
 
 LARGEST = 16 << 20
 SUBJECT, SESSION = "subject", "session"
@@ -58,11 +59,18 @@ def _subject(row: dict[str, str], folder: Path) -> Subject:
         problem = UnreadableFileError("B61", "no image in this row")
     for contrast, image in images.items():
         series, mark, _ = image.rpartition("#")
-        if not (Path(image).exists() or (mark and Path(series).is_dir())):
+        if not (_exists(image) or (mark and Path(series).is_dir())):
             problem = UnreadableFileError("B61", f"{contrast}: no such file", file=image)
     if problem is None:
         return Subject(label, session, images)
     return Subject(label, session, images, code=problem.exit_code, problem=str(problem))
+
+
+def _exists(image: str) -> bool:
+    try:
+        return Path(image).exists()
+    except OSError:  # a name too long, or a folder that is closed to us
+        return False
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -83,12 +91,11 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _text(path: Path) -> str:
     """The text, whatever of UTF-8 and UTF-16 it is in."""
     try:
-        with open(path, "rb") as file:
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise UnreadableFileError("B1", "cannot read the list", file=path) from error
-    if len(content) > LARGEST:
-        raise _bad(path, "too long for a list of subjects", f"more than {LARGEST >> 20} MB")
+        content = read_bytes(path, "the list", LARGEST)
+    except UnreadableFileError as refusal:
+        if refusal.id != "B2":
+            raise
+        content = b""  # an empty file is a list without columns
     encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
     try:
         text = content.decode(encoding)

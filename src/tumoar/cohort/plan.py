@@ -8,12 +8,13 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tumoar import __version__
 from tumoar.cohort.names import LOGS, RESULTS
 from tumoar.cohort.subjects import Subject
-from tumoar.errors import ChannelError, UsageError
-from tumoar.io.manifest import MANIFEST
+from tumoar.errors import ChannelError, IntegrityError, TumoarError, UnreadableFileError, UsageError
+from tumoar.io.manifest import MANIFEST, digest_of_file, read_manifest
 
 CASE_GB = 4.0
 """Memory to plan for one patient: the forecast for four contrasts of a whole head at 1 mm is 2.6 GB."""
@@ -56,7 +57,10 @@ class Order:
 
 def digest_flags(flags: Iterable[str], files: Iterable[Path]) -> str:
     """SHA-256 of flags and of the files that they name."""
-    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+    try:
+        contents = [digest_of_file(path) for path in files]
+    except OSError as error:
+        raise UnreadableFileError("B1", "cannot read a file that a flag names") from error
     return hashlib.sha256(json.dumps([*flags, *contents]).encode()).hexdigest()
 
 
@@ -99,9 +103,26 @@ def select(
     return out
 
 
-def has_result(subject: Subject, order: Order) -> bool:
-    """Whether there is a result; whether it is this one's is found out when its turn comes."""
-    return (order.result(subject.name) / MANIFEST).is_file()
+def state_of_result(subject: Subject, order: Order) -> str:
+    """ "none", "whole" or "damaged"; whether it is of these images is found out when its turn comes."""
+    result = order.result(subject.name)
+    if not os.path.lexists(result / MANIFEST):
+        return "none"
+    try:
+        manifest_of(result)
+    except TumoarError:
+        return "damaged"
+    return "whole"
+
+
+def manifest_of(result: Path) -> dict[str, Any]:
+    """The manifest of a whole result; whatever is wrong with it is a refusal."""
+    try:
+        return read_manifest(result)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise IntegrityError(
+            "result", "its manifest cannot be used", file=MANIFEST, do="run it again with --overwrite"
+        ) from error
 
 
 def has_checkpoints(subject: Subject, order: Order) -> bool:
@@ -114,6 +135,10 @@ def fitting_workers(limits: Limits, subjects: int) -> int:
     """As many as cores and free memory allow, at least one and no more than there is work for."""
     import psutil
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     free = psutil.virtual_memory().available / 1e9
-    return max(1, min(cores // limits.threads, int(free / limits.gb), subjects))
+    return max(1, min(cores() // limits.threads, int(free / limits.gb), subjects))
+
+
+def cores() -> int:
+    """Processor cores that we may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

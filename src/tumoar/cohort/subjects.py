@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tumoar.cohort.names import case_name, label_of
 from tumoar.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError, UsageError
+from tumoar.io.files import read_text
 
 CONTRASTS = {
     ("T1w", False): "T1",
@@ -77,16 +78,21 @@ def find_subjects(root: Path, prefer: Sequence[str] = ()) -> list[Subject]:
         )
     out = []
     for folder in folders:
-        sessions = sorted(p for p in folder.iterdir() if p.name.startswith("ses-") and p.is_dir())
-        places = [p for p in (folder, *sessions) if _scans(p)] or [folder]
-        out += [_subject(folder, place, prefer) for place in places]
+        try:
+            sessions = sorted(p for p in folder.iterdir() if p.name.startswith("ses-") and p.is_dir())
+            places = [p for p in (folder, *sessions) if _scans(p)] or [folder]
+            out += [_subject(folder, place, prefer) for place in places]
+        except OSError:
+            refusal = UnreadableFileError("B1", "cannot read the subject's folder")
+            out.append(_refused(label_of(folder.name), refusal))
     require_unique(out)
-    known = {s.label for s in out}
-    return out + [
-        _refused(label, UnreadableFileError("B1", "in participants.tsv, but there is no such folder"))
-        for label in _participants(root)
-        if label not in known
-    ]
+    absent = UnreadableFileError("B1", "in participants.tsv, but there is no such folder")
+    known = {s.label.lower() for s in out}
+    for label in _participants(root):
+        if label.lower() not in known:
+            known.add(label.lower())
+            out.append(_refused(label, absent))
+    return out
 
 
 def require_unique(subjects: Sequence[Subject]) -> None:
@@ -171,8 +177,8 @@ def _named(place: Path) -> Iterator[Scan]:
 def _participants(root: Path) -> list[str]:
     """Labels of participants.tsv, if there is one."""
     try:
-        lines = (root / "participants.tsv").read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError):
+        lines = read_text(root / "participants.tsv", "the list of participants").splitlines()
+    except TumoarError:
         return []
     if not lines or lines[0].split("\t")[0] != "participant_id":
         return []

@@ -5,25 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
 from tumoar import __version__
-from tumoar.cohort.plan import Order
+from tumoar.cohort.plan import Order, cores, manifest_of
+from tumoar.cohort.private import without_names
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.tree import publish_tree, require_own_places
 from tumoar.errors import (
     BusyError,
-    IntegrityError,
     OutputError,
     ResourceError,
     TumoarError,
@@ -31,11 +33,14 @@ from tumoar.errors import (
     UsageError,
     not_written,
 )
-from tumoar.io.manifest import added, digest_of_file, read_manifest, replace_text
+from tumoar.io.files import read_bytes
+from tumoar.io.manifest import added, digest_of_file, replace_text
 
 POLL = 0.5  # seconds between looks at a process
 GRACE = 10.0  # seconds that a process has to end by itself
 PAUSE = 5.0  # seconds before the second attempt; each further one waits twice as long
+LARGEST_RECORD = 1 << 20
+LONGEST_LINE = 1 << 16
 MAY_HELP = (OutputError.exit_code, ResourceError.exit_code, BusyError.exit_code)
 """A full disk, scarce memory and another run may be gone the next time; a bad image stays one."""
 _REFUSAL = re.compile(r"E\d+-\S+ .+")
@@ -57,7 +62,8 @@ class Outcome:
     cpu_seconds: float = 0.0
     peak_gb: float = 0.0
     attempts: int = 0
-    host: str = ""
+
+    __pydantic_config__ = ConfigDict(extra="ignore", allow_inf_nan=False)  # for reading a record
 
 
 class Usage(NamedTuple):
@@ -122,26 +128,29 @@ def supervise(
         round(cpu, 1),
         round(peak, 2),
         attempts,
-        platform.node(),
     )
-    write_record(order, outcome)
+    write_record(subject, order, outcome)
+    return outcome
+
+
+def failed(subject: Subject, order: Order, refusal: TumoarError) -> Outcome:
+    """The outcome of a subject that could not be watched to its end, recorded."""
+    outcome = Outcome(subject.name, "failed", refusal.exit_code, str(refusal))
+    write_record(subject, order, outcome)
     return outcome
 
 
 def _skipped(subject: Subject, order: Order) -> Outcome:
     """The result is there; so must be its place in the tree, and a record that says so."""
     publish_tree(subject, order)
-    try:
-        recorded = json.loads(order.log(subject.name, ".json").read_text(encoding="utf-8"))["state"]
-    except (OSError, ValueError, KeyError, TypeError):
-        recorded = ""
-    if recorded != "done":
-        write_record(order, Outcome(subject.name, "done"))
+    if read_record(order, subject.name).state != "done":
+        write_record(subject, order, Outcome(subject.name, "done"))
     return Outcome(subject.name, "skipped")
 
 
-def write_record(order: Order, outcome: Outcome) -> None:
-    """Leave the outcome beside the log, for the summary."""
+def write_record(subject: Subject, order: Order, outcome: Outcome) -> None:
+    """Leave the outcome beside the log, for the summary; files are not named."""
+    outcome = replace(outcome, reason=without_names(outcome.reason, subject))
     path = order.log(outcome.name, ".json")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,11 +159,20 @@ def write_record(order: Order, outcome: Outcome) -> None:
     replace_text(path, json.dumps(asdict(outcome), indent=1) + "\n")
 
 
+def read_record(order: Order, name: str) -> Outcome:
+    """The outcome of a subject's last run; one without a state if there is none that can be read."""
+    try:
+        content = read_bytes(order.log(name, ".json"), "a record", LARGEST_RECORD)
+        return TypeAdapter(Outcome).validate_json(content)
+    except (TumoarError, ValidationError):
+        return Outcome(name, "")
+
+
 def is_finished(result: Path, request: str) -> bool:
     """Whether a result is whole, and that of this request."""
     try:
-        about = read_manifest(result).get("cohort", {})
-    except (IntegrityError, UnreadableFileError):
+        about = manifest_of(result).get("cohort", {})
+    except TumoarError:
         return False
     return isinstance(about, dict) and about.get("request") == request
 
@@ -191,27 +209,43 @@ def _request(subject: Subject, order: Order) -> str:
 def _attempt(subject: Subject, order: Order, attempt: int, tell: Tell, stopped: Callable[[], bool]) -> End:
     """Start the process and watch it to its end."""
     log = order.log(subject.name, ".txt")
-    threads = str(order.limits.threads)
+    threads = str(min(order.limits.threads, cores()))
     environment = os.environ | dict.fromkeys((*_THREADS, _ITK_THREADS), threads)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "wb" if attempt == 1 else "ab") as file:
+            begin = file.tell()
             child = subprocess.Popen(
                 _command(subject, order),
                 cwd=order.folder,
                 env=environment,
                 stdin=subprocess.PIPE,
-                stdout=file,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+            writer = threading.Thread(target=_write_log, args=(child, log, subject), daemon=True)
+            writer.start()
     except OSError as error:
         raise not_written("cannot start", error, log) from error
     try:
         with open(log, "rb") as written:
-            return _watch(child, written, order, lambda event: tell({"name": subject.name, **event}), stopped)
+            written.seek(begin)
+            named = lambda event: tell({"name": subject.name, **event})  # noqa: E731
+            return _watch(child, written, writer, order, named, stopped)
     finally:
         _end(child, signal.SIGTERM)
+        writer.join(GRACE)
+
+
+def _write_log(child: subprocess.Popen[bytes], log: Path, subject: Subject) -> None:
+    """Write what a process says to its log, line by line, without names of files; a full disk loses lines."""
+    assert child.stdout is not None
+    with child.stdout as said:
+        for line in iter(lambda: said.readline(LONGEST_LINE), b""):
+            text = without_names(line.decode(errors="replace").rstrip(), subject)
+            with suppress(OSError), open(log, "ab") as file:
+                file.write(f"{text}\n".encode())
 
 
 def _command(subject: Subject, order: Order) -> list[str]:
@@ -224,7 +258,12 @@ def _command(subject: Subject, order: Order) -> list[str]:
 
 
 def _watch(
-    child: subprocess.Popen[bytes], log: BinaryIO, order: Order, tell: Tell, stopped: Callable[[], bool]
+    child: subprocess.Popen[bytes],
+    log: BinaryIO,
+    writer: threading.Thread,
+    order: Order,
+    tell: Tell,
+    stopped: Callable[[], bool],
 ) -> End:
     """Follow a process; end it where it takes too long, too much, or is no longer wanted."""
     start, used, last = time.monotonic(), Usage(), ""
@@ -232,6 +271,7 @@ def _watch(
     while True:
         with suppress(subprocess.TimeoutExpired):
             code = child.wait(POLL)
+            writer.join(GRACE)
             last = _told(log, last, tell)
             return _ended(code, last, used)
         last = _told(log, last, tell)

@@ -13,10 +13,10 @@ from typing import Any
 
 from tumoar import __version__
 from tumoar.cohort.names import LOGS, RESULTS, case_name, tree_names
-from tumoar.cohort.plan import Order
+from tumoar.cohort.plan import Order, manifest_of
 from tumoar.cohort.subjects import Subject
-from tumoar.errors import UsageError, not_written
-from tumoar.io.files import require_own
+from tumoar.errors import IntegrityError, TumoarError, UsageError, not_written
+from tumoar.io.files import read_text, require_own
 from tumoar.io.manifest import MANIFEST, digest_of_file, published, replace_text
 
 BIDS_VERSION = "1.10.0"
@@ -27,7 +27,7 @@ README = """Tumors and organs at risk, outlined by tumoar. For research; not a m
 sub-*/        labels (dseg), one mask and one vote fraction (probseg) per structure, named after BIDS
 results/      the same with everything else of each run: report.html, volumes.tsv, run.json …
 logs/         how each run went
-group.tsv     one row per subject or session: status, flags, volumes with 90 % intervals
+group.tsv     one row per subject or session: status, flags, volumes with the spread of the samples
 group.html    the same to look at, with pictures
 """
 _KINDS = {
@@ -48,12 +48,13 @@ def begin_tree(order: Order) -> None:
     if order.raw is not None and out.resolve() == Path(order.raw).resolve():
         raise UsageError("output", "the output is the dataset itself", do="give another folder")
     try:
-        there = json.loads((out / DESCRIPTION).read_text(encoding="utf-8"))
-        ours = there["GeneratedBy"][0]["Name"] == "tumoar"
-    except FileNotFoundError:
-        # Another job of the same cohort may be about to begin it: hidden names are its unfinished files.
-        ours = not out.exists() or all(path.name.startswith(".") for path in out.iterdir())
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        if os.path.lexists(out / DESCRIPTION):
+            there = json.loads(read_text(out / DESCRIPTION, "the description of the output"))
+            ours = there["GeneratedBy"][0]["Name"] == "tumoar"
+        else:
+            # Another job of the same cohort may be about to begin it: hidden names are its unfinished files.
+            ours = not out.exists() or all(path.name.startswith(".") for path in out.iterdir())
+    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError, TumoarError):
         ours = False
     if not ours:
         raise UsageError("output", "the output folder holds something else", file=out, do="give another one")
@@ -64,8 +65,8 @@ def begin_tree(order: Order) -> None:
         "License": "n/a",
         "GeneratedBy": [{"Name": "tumoar", "Version": __version__}],
     }
-    if order.raw is not None:
-        raw = os.path.relpath(order.raw, out)
+    if links_to_raw(order):
+        raw = os.path.relpath(str(order.raw), out)
         description |= {"SourceDatasets": [{"URL": raw}], "DatasetLinks": {"raw": raw}}
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,7 @@ def begin_tree(order: Order) -> None:
             ("README", README),
             (".bidsignore", IGNORED),
         ):
-            if not (out / name).is_file() or (out / name).read_text(encoding="utf-8") != text:
+            if not (out / name).is_file() or (out / name).read_bytes() != text.encode():
                 replace_text(out / name, text)
         for folder in (RESULTS, LOGS):
             require_own(out, out / folder)
@@ -92,8 +93,10 @@ def require_own_places(subject: Subject, order: Order) -> None:
 def publish_tree(subject: Subject, order: Order) -> None:
     """Put a finished result into the tree, unless it is there already; it appears whole."""
     result, out = order.result(subject.name), Path(order.out)
-    manifest = json.loads((result / MANIFEST).read_text(encoding="utf-8"))
-    files, reference = manifest["files"], manifest["reference"]
+    manifest = manifest_of(result)
+    files, reference = manifest["files"], manifest.get("reference")
+    if not isinstance(reference, str):
+        raise IntegrityError("result", "the result does not name its reference", file=MANIFEST)
     names = tree_names(subject.name, files, reference)
     if all(_is_same(result / source, out / target, files[source]) for source, target in names.items()):
         return
@@ -119,17 +122,29 @@ def _card(subject: Subject, order: Order, suffix: str, reference: str) -> dict[s
         card["Type"] = "ROI"
     if suffix == "dseg":
         card |= {name: {"Description": text} for name, text in _COLUMNS.items()}
-    if order.raw is not None:
+    name = case_name(subject.label, subject.session)
+    card["SpatialReference"] = f"the {reference} of {name}"
+    if links_to_raw(order) and all(is_plain(Path(image).name) for image in subject.images.values()):
         uris = {
             contrast: f"bids:raw:{Path(os.path.relpath(image, order.raw)).as_posix()}"
             for contrast, image in subject.images.items()
         }
         card["Sources"] = list(uris.values())
-        if reference in uris:
-            card["SpatialReference"] = uris[reference]
-    else:
-        card["SpatialReference"] = f"the {reference} of {case_name(subject.label, subject.session)}"
+        card["SpatialReference"] = uris.get(reference, card["SpatialReference"])
     return card
+
+
+def links_to_raw(order: Order) -> bool:
+    """Whether the dataset can be linked to without a name of a folder: the output lies within it."""
+    if order.raw is None:
+        return False
+    return set(Path(os.path.relpath(order.raw, order.out)).parts) <= {".."}
+
+
+def is_plain(name: str) -> bool:
+    """Whether a BIDS file name holds nothing but whom, when, and what kind of image."""
+    entities = [part.partition("-")[0] for part in name.split("_")[:-1]]
+    return set(entities) <= {"sub", "ses", "ce", "run"}
 
 
 def _is_same(source: Path, target: Path, digest: str) -> bool:

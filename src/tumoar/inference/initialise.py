@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from tumoar.contrasts import Contrast, core_is_identifiable
+from tumoar.errors import FitError
 from tumoar.inference.distance import distance_to
 from tumoar.labels import LabelTable
 from tumoar.model import joint
@@ -23,6 +24,8 @@ from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volu
 Array = npt.NDArray[np.floating]
 Mask = npt.NDArray[np.bool_]
 
+FEWEST = 100
+"""Voxels with data below which there is nothing to fit."""
 MARGIN = 10.0
 """Millimeters of background modeled around the head, or around the brain where the skull is stripped."""
 GAP = 5.0
@@ -84,6 +87,13 @@ def start_prior(
 ) -> ThetaPrior:
     """p(θ) with the hyperparameters of these voxels: moments of D, and I_x from π (X, Y, Z, columns)."""
     seen = D[:, use == WITH_DATA].astype(np.float64)
+    if seen.shape[1] < FEWEST:
+        raise FitError(
+            "voxels",
+            "too few voxels are left to fit the model to",
+            found=seen.shape[1],
+            do="use finer levels in the settings (gem.levels), or a smaller --exclude",
+        )
     sums = np.zeros(pi.shape[-1])
     for x in range(len(pi)):  # slab by slab: π is large
         sums += pi[x][use[x] == WITH_DATA].sum(0, dtype=np.float64)

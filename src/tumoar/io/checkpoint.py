@@ -17,10 +17,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.errors import IntegrityError, not_written
+from tumoar.errors import IntegrityError, TumoarError, not_written
+from tumoar.io.files import read_bytes
 
 Arrays = dict[str, npt.NDArray]
 _HASH = 64
+_MAX_BYTES = 16 * 1024**3  # a whole head at 1 mm with all contrasts has less than one
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Checkpoints:
 
     def _read(self, path: Path) -> Arrays | None:
         try:
-            content = path.read_bytes()
-        except OSError:
+            content = read_bytes(path, "the checkpoint", _MAX_BYTES)
+        except TumoarError:
             return None
         key, digest, rest = content[:_HASH], content[_HASH : 2 * _HASH], content[2 * _HASH :]
         if hashlib.sha256(rest).hexdigest().encode() != digest:

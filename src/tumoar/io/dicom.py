@@ -7,45 +7,52 @@ series that is not one even stack of parallel slices is refused, never stretched
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from pydicom import Dataset
 
-from tumoar.errors import ChannelError, GeometryError, ResourceError, TumoarError, UnreadableFileError
+from tumoar.errors import (
+    ChannelError,
+    GeometryError,
+    IntegrityError,
+    ResourceError,
+    TumoarError,
+    UnreadableFileError,
+)
 from tumoar.image import Grid, Image
 from tumoar.io.dicom_contrast import Guess, guess_contrast
 from tumoar.io.dicom_file import (
+    CHUNK,
+    MOST_BYTES,
+    PIXEL_SPACING,
     affine_of,
+    count,
     directions,
-    is_dicom,
     number,
-    open_dicom,
     pixels_of,
+    read_dicom,
     refusing,
     vector,
 )
-from tumoar.io.identity import Person, person_of
-from tumoar.io.nifti import MAX_BYTES
+from tumoar.io.dicom_folder import CLASSES, gaps_in, slices_in
+from tumoar.io.files import opened
+from tumoar.io.identity import Person, merged, person_of, same_person
+from tumoar.io.nifti import MAX_VOXELS
+from tumoar.io.nifti_header import COPY_AGAIN
 from tumoar.io.rois import STUDY
-
-CLASSES = {
-    "1.2.840.10008.5.1.4.1.1.2": "CT",
-    "1.2.840.10008.5.1.4.1.1.2.1": "CT",
-    "1.2.840.10008.5.1.4.1.1.2.2": "CT",
-    "1.2.840.10008.5.1.4.1.1.4": "MR",
-    "1.2.840.10008.5.1.4.1.1.4.1": "MR",
-    "1.2.840.10008.5.1.4.1.1.4.4": "MR",
-}
-"""Images by SOP class: plain, enhanced, and converted to enhanced."""
 
 SAME_PLACE = 0.01  # mm
 UNEVEN, UNEVEN_MM = 0.01, 0.05  # of the spacing, or mm
 SHEAR = 1e-3
-MOST_FILES = 20_000
+MOST_FRAMES = 20_000  # of one file
+MOST_SCALE = 1e9  # of slope and intercept; whole numbers up to it are exact
 
 Vector = npt.NDArray[np.float64]
 
@@ -77,6 +84,7 @@ class Series:
     order: int
     person: Person = field(repr=False)
     headers: Mapping[Path, Dataset] = field(repr=False)
+    notes: tuple[tuple[str, str], ...] = ()
 
     @property
     def uid(self) -> str:
@@ -95,29 +103,21 @@ class Series:
 def find_series(folder: Path) -> list[Series]:
     """All CT and MR series below a folder, in the order of their numbers; other objects are passed over."""
     groups: dict[tuple[object, ...], list[tuple[Path, Dataset]]] = {}
-    for path, data in _headers(folder):
+    for path, data in slices_in(folder):
         with refusing(path):
             groups.setdefault(_key(data, path.name), []).append((path, data))
     found = [_series(members) for members in groups.values()]
+    found = [replace(s, notes=_gaps(s, found)) for s in found]
     return sorted(found, key=lambda s: (s.order, s.uid))
 
 
-def _headers(folder: Path) -> Iterator[tuple[Path, Dataset]]:
-    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "DICOMDIR")
-    if len(paths) > MOST_FILES:
-        raise ResourceError("files", f"more than {MOST_FILES} files in this folder", do="give one study")
-    for path in paths:
-        is_marked = is_dicom(path)
-        if not is_marked and path.suffix.lower() not in ("", ".dcm", ".ima"):
-            continue
-        try:
-            data = open_dicom(path, pixels=False)
-        except UnreadableFileError:
-            if is_marked or path.suffix.lower() in (".dcm", ".ima"):
-                raise  # a slice that cannot be read must not go missing
-            continue
-        if str(data.SOPClassUID) in CLASSES:
-            yield path, data
+def _gaps(series: Series, found: Sequence[Series]) -> tuple[tuple[str, str], ...]:
+    """What its counters say that the folder lacks; stacks of one series are counted together."""
+    headers = [h for other in found if other.uid == series.uid for h in other.headers.values()]
+    if any("PerFrameFunctionalGroupsSequence" in h for h in headers):
+        return ()
+    with refusing(series.slices[0].path):
+        return gaps_in(headers)
 
 
 def _key(data: Dataset, name: str) -> tuple[object, ...]:
@@ -142,17 +142,17 @@ def _series(members: Sequence[tuple[Path, Dataset]]) -> Series:
         is_mosaic = "MOSAIC" in [str(v).upper() for v in first.get("ImageType") or []]
     if len(frames) > 1:
         raise GeometryError("B33", "slices of one series have different frames of reference", file=path.name)
-    if len(people) > 1:
+    if not all(same_person(one, other) for one, other in combinations(people, 2)):
         raise GeometryError("B34", "slices of one series are from different patients", file=path.name)
     modality = CLASSES[str(first.SOPClassUID)]
     return Series(
-        modality, slices, frames.pop() or None, guess, is_mosaic, order, people.pop(), dict(members)
+        modality, slices, frames.pop() or None, guess, is_mosaic, order, merged(people), dict(members)
     )
 
 
 def _slices(path: Path, data: Dataset) -> Iterator[Slice]:
-    size = int(number(data, "Rows", path.name)), int(number(data, "Columns", path.name))
-    bits = int(number(data, "BitsAllocated", path.name))
+    size = count(data, "Rows", path.name), count(data, "Columns", path.name)
+    bits = count(data, "BitsAllocated", path.name, 64)
     if "PerFrameFunctionalGroupsSequence" not in data:
         yield _slice(path, 0, data, data, data, data, size, bits)
         return
@@ -164,7 +164,14 @@ def _slices(path: Path, data: Dataset) -> Iterator[Slice]:
                 return Dataset(item[keyword].value[0])
         return Dataset()
 
-    for i, frame in enumerate(data.PerFrameFunctionalGroupsSequence):
+    groups = data.PerFrameFunctionalGroupsSequence or []
+    if len(groups) > MOST_FRAMES:
+        raise ResourceError("B6", "image too large", file=path.name, found=f"{len(groups)} frames")
+    if len(groups) != count(data, "NumberOfFrames", path.name, MOST_FRAMES):
+        raise UnreadableFileError(
+            "B48", "frames are missing, or too many", file=path.name, found=f"{len(groups)}", do=COPY_AGAIN
+        )
+    for i, frame in enumerate(groups):
         yield _slice(
             path,
             i,
@@ -188,6 +195,11 @@ def _slice(
     bits: int,
 ) -> Slice:
     has_scale = "RescaleSlope" in scale
+    slope = number(scale, "RescaleSlope", path.name) if has_scale else 1.0
+    intercept = number(scale, "RescaleIntercept", path.name) if has_scale else 0.0
+    if slope == 0 or max(abs(slope), abs(intercept)) > MOST_SCALE:
+        found = f"slope {slope:g}, intercept {intercept:g}"
+        raise UnreadableFileError("B21", "scaling invalid", file=path.name, found=found, do=COPY_AGAIN)
     return Slice(
         path,
         frame,
@@ -196,8 +208,8 @@ def _slice(
         vector(measures, "PixelSpacing", 2, path.name),
         size,
         bits,
-        number(scale, "RescaleSlope", path.name) if has_scale else 1.0,
-        number(scale, "RescaleIntercept", path.name) if has_scale else 0.0,
+        slope,
+        intercept,
     )
 
 
@@ -244,7 +256,8 @@ def grid_of(series: Series) -> tuple[Grid, tuple[Slice, ...]]:
     order = np.argsort(depth, kind="stable")
     slices = tuple(series.slices[i] for i in order)
     step = _even_step(depth[order], series.name)
-    along = normal * _thickness(series.headers[first.path])
+    with refusing(first.path):
+        along = normal * _thickness(series.headers[first.path])
     if len(slices) > 1:
         along = (slices[-1].corner - slices[0].corner) / (len(slices) - 1)
         drift = np.linalg.norm(along - normal * step) / step
@@ -304,35 +317,76 @@ def _even_step(depth: Vector, name: str) -> float:
 
 
 def _thickness(header: Dataset) -> float:
-    """Of a single slice, mm."""
+    """Of a single slice, mm; 1 mm where it does not say."""
     try:
-        return float(number(header, "SliceThickness", "")) or 1.0
+        thickness = number(header, "SliceThickness", "") or 1.0
     except TumoarError:
         return 1.0
+    if not PIXEL_SPACING[0] <= thickness <= PIXEL_SPACING[1]:
+        raise GeometryError("B13", "voxel size not usable", found=f"{thickness:g} mm thick")
+    return thickness
 
 
 def read_series(series: Series) -> Image:
     """The values of a series, each slice scaled by its own slope and intercept."""
+    return read_hashed(series)[0]
+
+
+def read_hashed(series: Series) -> tuple[Image, str]:
+    """As `read_series`, with the digest (`digest_of`) of the very bytes that were read."""
     grid, slices = grid_of(series)
-    if 4 * int(np.prod(grid.shape)) > MAX_BYTES:
-        raise ResourceError("B6", "image too large", found=series.name)
-    is_whole = all(s.slope == 1 and s.intercept == int(s.intercept) for s in slices)
-    is_whole &= all(s.bits <= 16 for s in slices)
+    if math.prod(grid.shape) > MAX_VOXELS:
+        raise ResourceError("B6", "image too large", found=series.name, do="export the head alone")
+    is_whole = all(s.slope == 1 and s.intercept == int(s.intercept) and s.bits <= 16 for s in slices)
     out = np.empty((len(slices), *slices[0].size), np.int32 if is_whole else np.float32)
-    frames: tuple[Path, npt.NDArray[np.generic]] | None = None
+    places: dict[Path, list[int]] = defaultdict(list)
     for k, s in enumerate(slices):
-        if frames is None or frames[0] != s.path:
-            with refusing(s.path):
-                stored = pixels_of(open_dicom(s.path), s.path.name)
-            frames = s.path, stored if stored.ndim == 3 else stored[None]
-        if s.frame >= len(frames[1]) or frames[1].shape[1:] != s.size:
-            raise UnreadableFileError("B48", "pixel data short or damaged", file=s.path.name)
-        values = frames[1][s.frame]
-        out[k] = values.astype(np.int32) + int(s.intercept) if is_whole else values * s.slope + s.intercept
-    return Image(out.transpose(2, 1, 0), grid, series.name)
+        places[s.path].append(k)
+    digests = []
+    for path, here in places.items():
+        with refusing(path):
+            data, digest = read_dicom(path)
+            _require_unchanged(data, [slices[k] for k in here], series)
+            stored = pixels_of(data, path.name)
+        frames = stored if stored.ndim == 3 else stored[None]
+        if len(frames) != len(here) or frames.shape[1:] != slices[0].size:
+            raise UnreadableFileError("B48", "pixel data short or damaged", file=path.name, do=COPY_AGAIN)
+        for k in here:
+            s, values = slices[k], frames[slices[k].frame]
+            out[k] = (
+                values.astype(np.int32) + int(s.intercept) if is_whole else values * s.slope + s.intercept
+            )
+        digests.append(digest)
+    return Image(out.transpose(2, 1, 0), grid, series.name, series.notes), _joined(digests)
+
+
+def _require_unchanged(data: Dataset, slices: Sequence[Slice], series: Series) -> None:
+    """Refuse a file that is no longer the one whose place was judged."""
+    path = slices[0].path
+    again = {s.frame: s for s in _slices(path, data)}
+    same = person_of(data) == person_of(series.headers[path])
+    same &= data.get("SOPInstanceUID") == series.headers[path].get("SOPInstanceUID")
+    if not same or not all(s.frame in again and _is_same(s, again[s.frame]) for s in slices):
+        raise IntegrityError("changed", "file changed while it was read", file=path.name, do="try again")
+
+
+def _is_same(one: Slice, other: Slice) -> bool:
+    arrays = ((s.corner, s.pair, s.spacing) for s in (one, other))
+    plain = [(s.size, s.bits, s.slope, s.intercept) for s in (one, other)]
+    return plain[0] == plain[1] and all(np.array_equal(a, b) for a, b in zip(*arrays))
 
 
 def digest_of(series: Series) -> str:
     """SHA-256 over the files of a series, whatever their names."""
-    files = sorted(hashlib.sha256(p.read_bytes()).hexdigest() for p in {s.path for s in series.slices})
-    return hashlib.sha256("".join(files).encode()).hexdigest()
+    digests = []
+    for path in {s.path for s in series.slices}:
+        digest = hashlib.sha256()
+        with opened(path, "the DICOM file", MOST_BYTES) as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+        digests.append(digest.hexdigest())
+    return _joined(digests)
+
+
+def _joined(digests: Sequence[str]) -> str:
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()

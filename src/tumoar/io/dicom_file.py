@@ -2,59 +2,80 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 from pydicom import Dataset, dcmread
 from pydicom.errors import InvalidDicomError
-from pydicom.filereader import read_file_meta_info
+from pydicom.filereader import _read_file_meta_info, read_preamble
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from tumoar.errors import GeometryError, ResourceError, TumoarError, UnreadableFileError
-from tumoar.io.nifti_header import COPY_AGAIN
+from tumoar.io.files import opened, read_bytes
+from tumoar.io.nifti_header import COPY_AGAIN, FARTHEST
 
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
-MOST_BYTES = 2 * 1024**3  # of one file, and of its pixels unpacked
+MOST_BYTES = 1024**3  # of one file, and of its pixels unpacked
 MOST_ITEMS, ITEM = 10**6, b"\xfe\xff\x00\xe0"  # of all sequences of a file; the tag that each begins with
+MOST_SIDE = 65535  # rows or columns: they are stored in 16 bits
+PIXEL_SPACING = (1e-3, 1e3)  # mm; what is outside is no length at all, whatever the image shows
+CHUNK = 1024**2
 UNCOMPRESSED = "export it uncompressed"
 
 Matrix = npt.NDArray[np.float64]
 
 
-def is_dicom(path: Path) -> bool:
-    """Whether a file carries the mark of DICOM behind its preamble."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(132)[128:] == b"DICM"
-    except OSError:
-        return False
+def is_marked(start: bytes) -> bool:
+    """Whether the first 132 bytes of a file carry the mark of DICOM behind its preamble."""
+    return start[128:132] == b"DICM"
 
 
 def open_dicom(path: Path, *, pixels: bool = True) -> Dataset:
     """The data set of a file; files without a preamble are read if they are DICOM all the same."""
+    with refusing(path), opened(path, "the DICOM file", MOST_BYTES) as file:
+        return parse_dicom(file, path.name, pixels=pixels)
+
+
+def read_dicom(path: Path) -> tuple[Dataset, str]:
+    """The data set of a file and the SHA-256 of the very bytes it was read from."""
     with refusing(path):
-        size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise UnreadableFileError("B48", "DICOM file too large", file=path.name, do=COPY_AGAIN)
-        if size > MOST_ITEMS * len(ITEM) and path.read_bytes().count(ITEM) > MOST_ITEMS:
-            raise UnreadableFileError("B52", "file structure not plausible", file=path.name)
-        if is_dicom(path) and _syntax(path) == DeflatedExplicitVRLittleEndian:
-            # It would be unpacked whole, however large it claims to be.
-            raise UnreadableFileError("B48", "deflated DICOM is not read", file=path.name, do=UNCOMPRESSED)
-        data = dcmread(path, stop_before_pixels=not pixels, force=True)
-        # Values are decoded when they are asked for: this one here, where what is wrong with it is a refusal.
-        if not str(data.get("SOPClassUID") or ""):
-            raise UnreadableFileError("B48", "not a DICOM file", file=path.name, do="check the name")
-        return data
+        content = read_bytes(path, "the DICOM file", MOST_BYTES)
+        return parse_dicom(io.BytesIO(content), path.name), hashlib.sha256(content).hexdigest()
 
 
-def _syntax(path: Path) -> str:
-    return str(read_file_meta_info(path).get("TransferSyntaxUID") or "")
+def parse_dicom(file: BinaryIO, name: str, *, pixels: bool = True) -> Dataset:
+    """The data set of an open file; call it within `refusing`."""
+    if _has_many_items(file):
+        raise UnreadableFileError("B52", "file structure not plausible", file=name)
+    file.seek(0)
+    read_preamble(file, force=True)
+    if _read_file_meta_info(file).get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
+        # It would be unpacked whole, however large it claims to be.
+        raise UnreadableFileError("B48", "deflated DICOM is not read", file=name, do=UNCOMPRESSED)
+    file.seek(0)
+    data = dcmread(file, stop_before_pixels=not pixels, force=True)
+    # Values are decoded when they are asked for: this one here, where what is wrong with it is a refusal.
+    if not str(data.get("SOPClassUID") or ""):
+        raise UnreadableFileError("B48", "not a DICOM file", file=name, do="check the name")
+    return data
+
+
+def _has_many_items(file: BinaryIO) -> bool:
+    if file.seek(0, io.SEEK_END) <= MOST_ITEMS * len(ITEM):
+        return False
+    file.seek(0)
+    count, rest = 0, b""
+    while chunk := file.read(CHUNK):
+        count += (rest + chunk).count(ITEM)
+        rest = chunk[1 - len(ITEM) :]  # too short to be counted twice
+    return count > MOST_ITEMS
 
 
 @contextmanager
@@ -66,10 +87,6 @@ def refusing(path: Path) -> Iterator[None]:
             yield
     except TumoarError:
         raise
-    except FileNotFoundError as error:
-        raise UnreadableFileError(
-            "B1", "cannot read the file: no such file", file=path.name, do="check the name"
-        ) from error
     except RecursionError as error:
         raise UnreadableFileError("B52", "file structure not plausible", file=path.name) from error
     except OSError as error:
@@ -89,13 +106,18 @@ def pixels_of(data: Dataset, name: str) -> npt.NDArray[Any]:
     syntax = data.file_meta.get("TransferSyntaxUID") if hasattr(data, "file_meta") else None
     if "PixelData" not in data:
         raise UnreadableFileError("B48", "no pixel data", file=name, do=COPY_AGAIN)
-    if data.get("SamplesPerPixel", 1) != 1:
+    kind = str(data.get("PhotometricInterpretation") or "MONOCHROME2")
+    if data.get("SamplesPerPixel", 1) != 1 or not kind.startswith("MONOCHROME"):
         raise UnreadableFileError("B48", "not a gray image", file=name)
     claimed = [
         float(data.get(keyword) or 1) for keyword in ("Rows", "Columns", "NumberOfFrames", "BitsAllocated")
     ]
-    if np.prod(claimed) / 8 > MOST_BYTES:
+    unpacked = float(np.prod(claimed)) / 8
+    if not 0 < unpacked <= MOST_BYTES:
         raise ResourceError("B6", "image too large", file=name, do="export it in parts")
+    if len(data.PixelData or b"") > 2 * unpacked + CHUNK:
+        # Run-length coding unpacks all that is there, 64 bytes of one, before it is compared with the claim.
+        raise UnreadableFileError("B48", "more pixel data than its size says", file=name, do=COPY_AGAIN)
     if syntax is None:
         data.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian  # what a file without a header has to be
     try:
@@ -120,13 +142,21 @@ def number(data: Dataset, keyword: str, name: str) -> float:
     return value
 
 
+def count(data: Dataset, keyword: str, name: str, most: int = MOST_SIDE) -> int:
+    """A whole number from 1 on that has to be there."""
+    value = number(data, keyword, name)
+    if not (value.is_integer() and 1 <= value <= most):
+        raise UnreadableFileError("B48", f"no usable {keyword}", file=name, do=COPY_AGAIN)
+    return int(value)
+
+
 def vector(data: Dataset, keyword: str, size: int, name: str) -> Matrix:
     """Several numbers that have to be there; geometry cannot be trusted without them."""
     try:
         value = np.array([float(v) for v in data[keyword].value])
     except (KeyError, TypeError, ValueError) as error:
         raise GeometryError("B47", f"no usable {keyword}", file=name, do="export the series again") from error
-    if value.shape != (size,) or not np.isfinite(value).all():
+    if value.shape != (size,) or not (np.abs(value) <= FARTHEST).all():
         raise GeometryError("B47", f"no usable {keyword}", file=name, do="export the series again")
     return value
 
@@ -146,8 +176,10 @@ def affine_of(pair: Matrix, spacing: Matrix, corner: Matrix, step: Matrix) -> Ma
 
     `spacing` is the PixelSpacing of the standard: between rows, then between columns.
     """
-    if not (np.asarray(spacing) > 0).all():
-        raise GeometryError("B13", "voxel size not usable", found="pixel spacing of zero or less")
+    lengths = [*np.asarray(spacing, float), float(np.linalg.norm(step))]
+    if not all(PIXEL_SPACING[0] <= length <= PIXEL_SPACING[1] for length in lengths):
+        found = "×".join(f"{length:.3g}" for length in lengths) + " mm"
+        raise GeometryError("B13", "voxel size not usable", found=found, do="export the series again")
     affine = np.eye(4)
     affine[:3, 0], affine[:3, 1] = pair[0] * spacing[1], pair[1] * spacing[0]
     affine[:3, 2], affine[:3, 3] = step, corner

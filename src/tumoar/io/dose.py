@@ -1,16 +1,31 @@
-"""Dose distributions in Gy from RTDOSE, NIfTI or NRRD files."""
+"""Dose distributions in Gy from RTDOSE, NIfTI or NRRD files.
+
+The kind of a file is seen from its content, never from its name, and every dose passes the same checks of
+geometry, unit and extent: one that is misplaced, relative or of a part of the treatment would be judged safe.
+"""
 
 from __future__ import annotations
 
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from pydicom import Dataset
 
-from tumoar.errors import ChannelError, GeometryError, UnreadableFileError
+from tumoar.errors import (
+    ChannelError,
+    GeometryError,
+    ResourceError,
+    UnreadableFileError,
+    UsageError,
+    plain_name,
+)
 from tumoar.image import Grid, Image
 from tumoar.io.dicom_file import (
-    LPS_TO_RAS,
+    MOST_BYTES,
     affine_of,
     directions,
     number,
@@ -19,88 +34,310 @@ from tumoar.io.dicom_file import (
     refusing,
     vector,
 )
+from tumoar.io.files import opened
 from tumoar.io.identity import Person, person_of
-from tumoar.io.nifti import SUFFIXES, read_nifti
+from tumoar.io.nifti import read_nifti
+from tumoar.io.nifti_header import COPY_AGAIN, FARTHEST, LAYOUTS, MAX_SHEAR, SPACING
+from tumoar.io.nrrd import MAGIC, read_nrrd
 
-MOST_GY = 500.0  # more is cGy, or no dose at all
+LEAST_GY, MOST_GY = 5.0, 500.0  # highest dose of a course: less is a fraction or relative, more is cGy
+LEAST_OF_ALL_GY = 0.1  # highest dose of a file that says that it is of a course
+MOST_VOXELS = 2**27  # 512 x 512 x 512
+MOST_FRACTIONS = 100
 RTDOSE = "1.2.840.10008.5.1.4.1.1.481.2"
+GRAYS = ("", "gy", "gray", "grays")
+
+# Dose Summation Type (3004,000A), by what the dose is of. A fraction group may be the whole course or a part
+# of it, an overview may be of some fractions, and a record of those that were given: who knows says it.
+WHOLE = ("PLAN", "MULTI_PLAN")
+SOME_FRACTIONS = ("FRACTION", "FRACTION_SESSION", "BRACHY", "BRACHY_SESSION", "RECORD", "PLAN_OVERVIEW", "")
+PART_OF_A_FRACTION = ("BEAM", "BEAM_SESSION", "CONTROL_POINT")
+SAY_FRACTIONS = (
+    "--fractions N if it is of one of N equal fractions; --fractions 1 if it is of the whole course"
+)
+NAMELESS = "the file of the dose names no patient or no frame of reference: check that it is this patient's"
+EXPORT_PLAN = "export the dose of the whole plan, absolute, in Gy"
 
 
-def read_dose(path: str | Path) -> Image:
-    """A dose in Gy on its grid; whatever is relative, in other units, negative or implausible is refused."""
+@dataclass(frozen=True, eq=False)
+class GivenDose:
+    """A dose of a whole course in Gy, and whom its file names.
+
+    `notes` are what is to be known of its values, `doubt` what could not be checked of its identity. Nothing
+    may be called safe by a dose that `is_low`: it says that it is of a course, and is too low for one.
+    """
+
+    image: Image
+    person: Person = field(default=(), repr=False)
+    notes: tuple[str, ...] = ()
+    doubt: str = ""
+    is_low: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """A dose as it stands in its file."""
+
+    image: Image
+    person: Person = field(default=(), repr=False)
+    summation: str | None = None  # None where the file has no field for it
+    notes: tuple[str, ...] = ()
+
+
+def read_dose(path: str | Path, *, fractions: int | None = None) -> Image:
+    """A dose in Gy on its grid; whatever is relative, of a part of the treatment or misplaced is refused."""
+    return load_dose(path, fractions=fractions).image
+
+
+def load_dose(path: str | Path, *, fractions: int | None = None) -> GivenDose:
+    """A dose with its patient and notes; `fractions` says that it is of one of so many equal fractions."""
+    if fractions is not None and not 1 <= fractions <= MOST_FRACTIONS:
+        raise UsageError("fractions", f"not a number of fractions: {fractions}", do=f"1 to {MOST_FRACTIONS}")
     path = Path(path)
-    if path.name.endswith(SUFFIXES):
-        dose = read_nifti(path)
-    elif path.suffix == ".nrrd":
-        dose = _read_nrrd(path)
+    kind = _kind(path)
+    if kind == "NIfTI":
+        found = _Read(read_nifti(path, max_bytes=8 * MOST_VOXELS))
+    elif kind == "NRRD":
+        found = _read_nrrd(path)
     else:
-        dose = _read_rtdose(path)
-    values = np.asarray(dose.data, np.float32)
-    if not np.isfinite(values).all() or values.min() < 0 or values.max() == 0:
-        raise ChannelError("dose", "not a dose: values negative, missing or zero everywhere", file=path.name)
-    if values.max() > MOST_GY:
-        raise ChannelError(
-            "dose", "dose not in Gy", file=path.name, found=f"up to {values.max():.0f}", do="divide it by 100"
+        found = _read_rtdose(path)
+    _require_place(found.image.grid, path.name)
+    _require_whole(found.summation, fractions, path.name)
+    values = _in_gray(found.image, path.name)
+    times = fractions or 1
+    values *= np.float32(times)
+    _require_range(values, path.name)
+    is_low = fractions is None and bool(values.max() < LEAST_GY)
+    notes = list(found.notes)
+    if is_low:
+        notes.append(_low(values, found.summation, path.name))
+    if times > 1:
+        notes.append(f"the dose is of one fraction, multiplied by {times}")
+    is_named = any(found.person) and found.image.grid.frame is not None
+    image = Image(values, found.image.grid, plain_name(str(path)))
+    return GivenDose(image, found.person, tuple(notes), "" if is_named else NAMELESS, is_low)
+
+
+def require_dose(dose: Image) -> None:
+    """Refuse an image in memory that cannot be a dose in Gy: misplaced, negative, or with values missing."""
+    _require_place(dose.grid, dose.source)
+    _in_gray(dose, dose.source)
+
+
+# ---- kinds of files ----------------------------------------------------------------------------------------
+
+
+def _kind(path: Path) -> str:
+    """RTDOSE, NIfTI or NRRD by content; a file that could be read as two of them is refused."""
+    with opened(path, "the dose", MOST_BYTES) as file:
+        start = file.read(4096)
+    is_packed = start[:2] == b"\x1f\x8b"
+    plain = _unpacked(start) if is_packed else start
+    magics = {(size, plain[344:348] if size == 348 else plain[4:12]) for size in _header_sizes(plain)}
+    kinds = [
+        kind
+        for kind, is_one in (
+            ("RTDOSE", plain[128:132] == b"DICM"),
+            ("NRRD", MAGIC.match(plain) is not None),
+            ("NIfTI", any(LAYOUTS.get(magic, False) for magic in magics)),
         )
-    return Image(values, dose.grid, path.name)
-
-
-def dose_person(path: str | Path) -> Person:
-    """Whom an RTDOSE file names; NIfTI and NRRD files name nobody."""
-    path = Path(path)
-    if path.name.endswith((*SUFFIXES, ".nrrd")):
-        return ()
-    with refusing(path):
-        return person_of(open_dicom(path, pixels=False))
-
-
-def _read_nrrd(path: Path) -> Image:
-    import SimpleITK
-
-    if not path.is_file():
+        if is_one
+    ]
+    if len(kinds) > 1:
         raise UnreadableFileError(
-            "B1", "cannot read the dose: no such file", file=path.name, do="check the name"
+            "dose", "file of more than one kind", file=path.name, found=" and ".join(kinds), do=COPY_AGAIN
         )
+    if is_packed and kinds != ["NIfTI"]:
+        raise UnreadableFileError(
+            "dose", "not a readable dose", file=path.name, found="a compressed file", do="unpack it"
+        )
+    return kinds[0] if kinds else "RTDOSE"  # DICOM files may lack their preamble
+
+
+def _unpacked(start: bytes, most: int = 4096) -> bytes:
+    """The first bytes of a gzip stream, as far as they can be unpacked."""
     try:
-        image = SimpleITK.ReadImage(str(path))
-    except RuntimeError as error:
-        raise UnreadableFileError("B7", "not a readable NRRD file", file=path.name) from error
-    if image.GetDimension() != 3 or image.GetNumberOfComponentsPerPixel() != 1:
-        raise UnreadableFileError("B7", "not a scalar 3-D dose", file=path.name)
-    affine = np.eye(4)
-    affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing()
-    affine[:3, 3] = image.GetOrigin()
-    values = SimpleITK.GetArrayFromImage(image).transpose(2, 1, 0)
-    return Image(values, Grid(values.shape, LPS_TO_RAS @ affine), path.name)
+        return zlib.decompressobj(wbits=31).decompress(start, most)
+    except zlib.error:
+        return b""
 
 
-def _read_rtdose(path: Path) -> Image:
-    data = open_dicom(path)
-    if data.SOPClassUID != RTDOSE:
-        raise UnreadableFileError("dose", "not an RTDOSE file", file=path.name)
+def _header_sizes(start: bytes) -> set[int]:
+    return {int.from_bytes(start[:4], "little"), int.from_bytes(start[:4], "big")} & {348, 540}
+
+
+def _read_nrrd(path: Path) -> _Read:
+    image, header = read_nrrd(path, "the dose", 8 * MOST_VOXELS)
+    _require_voxels(image.grid.shape, path.name)
+    if header.sample_units.casefold() not in GRAYS or _says_other_units(header.remarks):
+        raise ChannelError("dose", "dose not in Gy", file=path.name, do=EXPORT_PLAN)
+    return _Read(image)
+
+
+def _says_other_units(remarks: Mapping[str, str]) -> bool:
+    """Whether a remark on units of dose, as programs leave them, names another one than Gy."""
+    for key, value in remarks.items():
+        name = key.casefold().replace("_", "").replace(" ", "")
+        if ("dose" in name and "unit" in name) and value.strip('" ').casefold() not in GRAYS:
+            return True
+    return False
+
+
+# ---- RTDOSE ------------------------------------------------------------------------------------------------
+
+
+def _read_rtdose(path: Path) -> _Read:
     with refusing(path):
-        if data.get("DoseUnits") != "GY":
-            raise ChannelError("dose", "dose not in Gy", file=path.name, do="export the absolute dose")
+        header = open_dicom(path, pixels=False)
+        if header.SOPClassUID != RTDOSE:
+            raise UnreadableFileError("dose", "not an RTDOSE file", file=path.name)
+        if _term(header, "DoseUnits") != "GY":
+            raise ChannelError("dose", "dose not in Gy", file=path.name, do=EXPORT_PLAN)
+        kind = _term(header, "DoseType")
+        if kind not in ("PHYSICAL", "EFFECTIVE"):
+            found = {"ERROR": "a difference of doses"}.get(kind, "no usable Dose Type")
+            raise ChannelError("dose", "not a dose", file=path.name, found=found, do=EXPORT_PLAN)
+        shape = tuple(int(header.get(k) or 1) for k in ("Columns", "Rows", "NumberOfFrames"))
+        _require_voxels(shape, path.name)
+        scaling = number(header, "DoseGridScaling", path.name)
+        if scaling <= 0:
+            raise ChannelError(
+                "dose", "not a dose: no usable DoseGridScaling", file=path.name, do=EXPORT_PLAN
+            )
+        frame = str(header.get("FrameOfReferenceUID") or "")
+        affine = _dose_affine(header, shape[2], path.name)
+        data = open_dicom(path)
         frames = pixels_of(data, path.name)
-        frames = frames if frames.ndim == 3 else frames[None]
-        values = (frames * number(data, "DoseGridScaling", path.name)).transpose(2, 1, 0)
-        frame = data.get("FrameOfReferenceUID")
-        grid = Grid(values.shape, _dose_affine(data, len(frames), path.name), str(frame) if frame else None)
-    return Image(values, grid, path.name)
+        _require_all_pixels(data, frames, shape[::-1], path.name)
+        with np.errstate(all="ignore"):  # what overflows is judged with the other values
+            values = (frames * scaling).transpose(2, 1, 0)
+        grid = Grid(values.shape, affine, frame or None)
+        summation, person = _term(header, "DoseSummationType"), person_of(header)
+    notes = (
+        ("the dose is weighted by biological effect (Dose Type EFFECTIVE)",) if kind == "EFFECTIVE" else ()
+    )
+    return _Read(Image(values, grid), person, summation, notes)
+
+
+def _term(data: Dataset, keyword: str) -> str:
+    """A code string, or nothing where it is absent or not one text."""
+    value = data.get(keyword)
+    return value.strip().upper() if isinstance(value, str) else ""
+
+
+def _require_all_pixels(data: Dataset, frames: np.ndarray, shape: tuple[int, ...], name: str) -> None:
+    """As many planes as the header says: of others, none is known to lie where it seems to."""
+    syntax = data.file_meta.get("TransferSyntaxUID") if hasattr(data, "file_meta") else None
+    is_plain = syntax is None or not syntax.is_compressed
+    if frames.shape != shape or (is_plain and len(data.PixelData) > frames.nbytes + 1):
+        raise UnreadableFileError(
+            "B5", "more pixel data than the header says", file=name, do="export the dose again"
+        )
 
 
 def _dose_affine(data: Dataset, count: int, name: str) -> np.ndarray:
     pair = directions(data, name)
     corner = vector(data, "ImagePositionPatient", 3, name)
     normal = np.cross(*pair)
-    offsets = vector(data, "GridFrameOffsetVector", count, name) if count > 1 else np.array([0.0, 1.0])
+    if count < 2:
+        raise GeometryError("dose", "the dose has one plane only", file=name, do=EXPORT_PLAN)
+    offsets = vector(data, "GridFrameOffsetVector", count, name)
     steps = np.diff(offsets)
     if np.ptp(steps) > 0.01 * abs(steps.mean()) + 1e-6 or abs(steps.mean()) < 1e-3:
         raise GeometryError("dose", "planes of the dose not evenly spaced", file=name, do="export it again")
-    # Offsets that do not begin at zero are places along z, which only transverse planes have.
-    if offsets[0] != 0 and abs(abs(normal[2]) - 1) > 1e-3:
-        raise GeometryError("dose", "positions of the dose's planes not usable", file=name)
+    # Offsets that do not begin at zero are places along z, which only transverse planes have, beginning with
+    # that of the first plane.
+    if offsets[0] != 0 and (
+        abs(abs(normal[2]) - 1) > 1e-3 or abs(offsets[0] - corner[2]) > 0.1 * abs(steps.mean())
+    ):
+        raise GeometryError(
+            "dose", "positions of the dose's planes not usable", file=name, do="export it again"
+        )
     direction = normal if offsets[0] == 0 else np.array([0.0, 0.0, 1.0])
-    if offsets[0] != 0:
-        corner = np.array([corner[0], corner[1], offsets[0]])
-    return affine_of(pair, vector(data, "PixelSpacing", 2, name), corner, direction * steps.mean())
+    spacing = vector(data, "PixelSpacing", 2, name)
+    _require_spacing([*spacing, abs(steps.mean())], name)
+    return affine_of(pair, spacing, corner, direction * steps.mean())
+
+
+# ---- what every dose has to be -----------------------------------------------------------------------------
+
+
+def _require_place(grid: Grid, name: str) -> None:
+    """The bounds of images: voxels of 0.2 to 10 mm, orthogonal axes, near the origin, in three dimensions."""
+    if min(grid.shape) < 2:
+        raise GeometryError("dose", "the dose has one plane only", file=name, do=EXPORT_PLAN)
+    _require_spacing(grid.spacing.tolist(), name)
+    axes = grid.affine[:3, :3] / grid.spacing
+    if not np.abs(axes.T @ axes - np.eye(3)).max() <= MAX_SHEAR:
+        raise GeometryError("B14", "axes not orthogonal", file=name, do="resample to orthogonal axes")
+    if not np.abs(grid.affine[:3, 3]).max() <= FARTHEST:
+        raise GeometryError("B13", "position not usable", file=name, do="export the dose again")
+
+
+def _require_spacing(spacing: Sequence[float], name: str) -> None:
+    if not SPACING[0] <= min(spacing) <= max(spacing) <= SPACING[1]:
+        raise GeometryError(
+            "B16",
+            f"voxel size outside {SPACING[0]:g}–{SPACING[1]:g} mm; units?",
+            file=name,
+            found=f"{'×'.join(f'{s:g}' for s in spacing)} mm",
+            do="export the dose again",
+        )
+
+
+def _require_voxels(shape: tuple[int, ...], name: str) -> None:
+    if min(shape) < 1:
+        raise UnreadableFileError("B48", "no usable number of voxels", file=name, do=COPY_AGAIN)
+    if math.prod(shape) > MOST_VOXELS:
+        raise ResourceError("B6", "the dose is too large", file=name, do="export it on a coarser grid")
+
+
+def _require_whole(summation: str | None, fractions: int | None, name: str) -> None:
+    """Limits are of a whole course: anything less has to be said."""
+    if summation is None:
+        return
+    if summation in PART_OF_A_FRACTION:
+        found = f"Dose Summation Type {summation}"
+        raise ChannelError("dose", "dose of a part of the beams", file=name, found=found, do=EXPORT_PLAN)
+    if summation in WHOLE:
+        if fractions is not None and fractions > 1:
+            raise UsageError(
+                "fractions",
+                "the dose is of the whole plan",
+                file=name,
+                found=f"Dose Summation Type {summation}",
+                do="leave out --fractions",
+            )
+        return
+    if fractions is None:
+        known = summation if summation in SOME_FRACTIONS else "that is none of the standard's"
+        found = f"Dose Summation Type {known}" if summation else "no Dose Summation Type"
+        raise ChannelError(
+            "dose", "not known to be of the whole course", file=name, found=found, do=SAY_FRACTIONS
+        )
+
+
+def _low(values: np.ndarray, summation: str | None, name: str) -> str:
+    """A dose too low for a whole course is noted if its file says that it is one, else refused."""
+    found = f"at most {values.max():.3g} Gy"
+    if summation in WHOLE and values.max() >= LEAST_OF_ALL_GY:
+        return f"the dose is low for a whole course, {found}: --fractions 1 if it is one"
+    raise ChannelError(
+        "dose", "too low for the dose of a whole course", file=name, found=found, do=SAY_FRACTIONS
+    )
+
+
+def _in_gray(image: Image, name: str) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        values = np.array(image.data, np.float32)
+    if not np.isfinite(values).all() or values.min() < 0 or values.max() == 0:
+        raise ChannelError("dose", "not a dose: values negative, missing or zero everywhere", file=name)
+    _require_range(values, name)
+    return values
+
+
+def _require_range(values: np.ndarray, name: str) -> None:
+    if not values.max() <= MOST_GY:
+        raise ChannelError(
+            "dose", "dose not in Gy", file=name, found=f"up to {values.max():.0f}", do="divide it by 100"
+        )

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from tumoar.errors import GeometryError
 from tumoar.image import Grid, frame_digest
-from tumoar.inference.resample import resample
 from tumoar.io.dicom import Series, digest_of, grid_of
-from tumoar.io.identity import require_patient
+from tumoar.io.identity import require_patient, sealed
+from tumoar.io.masks import carried, listed, read_mask, same_voxels, structure_names, transform_to_reference
 from tumoar.io.nifti import read_nifti
 from tumoar.io.results import added, read_manifest
 from tumoar.io.rois import Roi, look_of
@@ -22,8 +22,8 @@ from tumoar.io.seg import write_seg
 from tumoar.labels import LabelTable, default_labels
 
 FOLDER, RTSTRUCT, SEG = "dicom", "RTSTRUCT.dcm", "SEG.dcm"
-SAME_VOXELS = 0.1  # mm at any corner
 CHANGED = 0.1  # of a volume, on coarser voxels
+UNCHECKED = "patient identity could not be checked: result and series do not both say who the patient is"
 
 Matrix = npt.NDArray[np.float64]
 
@@ -35,31 +35,42 @@ def export(
     manifest = read_manifest(out)
     require_patient(manifest.get("patient", {}), manifest.get("key", ""), series.person, "the series")
     rois = rois_on(out, manifest, series, trust=trust)
-    notes = [note for row in manifest["volumes"] if (note := _changed(row, rois, grid_of(series)[0]))]
+    is_checked = identity_checked(manifest, series)
+    notes = [] if is_checked else [UNCHECKED]
+    notes += [note for row in manifest["volumes"] if (note := _changed(row, rois, grid_of(series)[0]))]
     key = manifest.get("key", "")
     with added(out) as work:
         folder = work / FOLDER
         folder.mkdir()
         if rtstruct:
-            write_rtstruct(folder / RTSTRUCT, rois, series, smooth=smooth, key=key)
+            write_rtstruct(folder / RTSTRUCT, rois, series, smooth=smooth, key=key, is_checked=is_checked)
         if seg:
-            write_seg(folder / SEG, rois, series, key=key)
+            write_seg(folder / SEG, rois, series, key=key, is_checked=is_checked)
         names = [f"{FOLDER}/{path.name}" for path in sorted(folder.iterdir())]
     return names, notes
+
+
+def identity_checked(manifest: Mapping[str, Any], series: Series) -> bool:
+    """Whether a series is known to be of the result's patient, and not only said to be by its coordinates.
+
+    It is if it was segmented itself, lies in the frame of reference of an image that was, or both say who
+    the patient is (`require_patient` compares them).
+    """
+    if _linked(manifest, series) is not None:
+        return True
+    theirs = sealed(series.person, manifest.get("key", ""))
+    return bool(theirs.keys() & manifest.get("patient", {}).keys())
 
 
 def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bool = False) -> list[Roi]:
     """Every structure of a result on the voxels of a series; a voxel belongs if more than half of it does."""
     grid, _ = grid_of(series)
     table = default_labels()
-    reference = read_nifti(out / "segmentation.nii.gz").grid
+    reference = read_nifti(listed(out, manifest, "segmentation.nii.gz")).grid
     matrix = to_reference(out, manifest, series, reference, trust=trust)
     rois = []
-    for path in sorted((out / "structures").glob("*.nii.gz"), key=lambda p: _place(table, p)):
-        name = path.name.removesuffix(".nii.gz")
-        image = read_nifti(path)
-        mask = resample(image.data, image.grid, grid, matrix) > 0.5
-        rois.append(_roi(table, name, mask))
+    for name in sorted(structure_names(manifest), key=lambda name: _place(table, name)):
+        rois.append(_roi(table, name, carried(read_mask(out, manifest, name), grid, matrix)))
     return rois
 
 
@@ -71,14 +82,9 @@ def to_reference(
     Known if the series is one of the images that were segmented, shares the frame of reference of one, or
     has the very voxels of the reference; else it is believed only by choice.
     """
-    inputs = manifest.get("inputs", [])
-    digest = digest_of(series)
-    for given in inputs:
-        if digest == given.get("sha256"):
-            return _transform(out, given["contrast"], manifest)
-    for given in inputs:
-        if series.frame is not None and frame_digest(series.frame) == given.get("frame"):
-            return _transform(out, given["contrast"], manifest)
+    contrast = _linked(manifest, series)
+    if contrast is not None:
+        return transform_to_reference(out, manifest, contrast)
     if trust or same_voxels(grid_of(series)[0], reference):
         return np.eye(4)
     raise GeometryError(
@@ -89,14 +95,14 @@ def to_reference(
     )
 
 
-def same_voxels(a: Grid, b: Grid) -> bool:
-    """Whether two grids have the same voxels, whatever the order of their axes."""
-    corners = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)])
-    ends = [np.sort(g.world(corners * (np.array(g.shape) - 1)), axis=0) for g in (a, b)]
-    if sorted(a.shape) != sorted(b.shape) or np.abs(ends[0] - ends[1]).max() > SAME_VOXELS:
-        return False
-    inside = a.index(b.world(corners * (np.array(b.shape) - 1)))
-    return bool(np.abs(inside - np.rint(inside)).max() * a.spacing.max() <= SAME_VOXELS)
+def _linked(manifest: Mapping[str, Any], series: Series) -> str | None:
+    """The input that the series is, or whose frame of reference it has."""
+    inputs = manifest.get("inputs", [])
+    digest = digest_of(series)
+    same = [given for given in inputs if digest == given.get("sha256")]
+    if series.frame is not None:
+        same += [given for given in inputs if frame_digest(series.frame) == given.get("frame")]
+    return str(same[0]["contrast"]) if same else None
 
 
 def _changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> str | None:
@@ -108,15 +114,8 @@ def _changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> str | None:
     return f"{row['name']} is {found[0]:.2f} cm³ on the voxels of this series, {before:.2f} cm³ in the result"
 
 
-def _transform(out: Path, name: str, manifest: Mapping[str, Any]) -> Matrix:
-    if name == manifest["reference"]:
-        return np.eye(4)
-    return np.loadtxt(out / "transforms" / f"{name}_to_{manifest['reference']}.txt")
-
-
-def _place(table: LabelTable, path: Path) -> tuple[int, str]:
+def _place(table: LabelTable, name: str) -> tuple[int, str]:
     names = [organ.name for organ in table.organs]
-    name = path.name.removesuffix(".nii.gz")
     return (names.index(name) if name in names else len(names)), name
 
 

@@ -52,9 +52,13 @@ def opened(path: str | Path, what: str, most: int) -> Iterator[BinaryIO]:
 def read_bytes(path: str | Path, what: str, most: int) -> bytes:
     """All of a regular file of at most `most` bytes."""
     with opened(path, what, most) as file:
-        content = file.read(most + 1)
+        # Memory is taken for what is asked for, so no more than there is.
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(min(most, size) + 1)
     if len(content) > most:  # it has grown meanwhile
         raise ResourceError("B6", f"{what} is too large", file=path, found=f"more than {most} bytes")
+    if len(content) > size:
+        raise _unreadable(what, str(path), "it changes while it is read")
     return content
 
 

@@ -1,57 +1,130 @@
 """Whose images they are: compared in memory, and kept with a result only as digests.
 
+Values are compared as they are written, in Unicode's composed form (NFC) and without padding; nothing is
+dropped. Two files of one patient may still differ in ways that DICOM allows, and these do not count: the
+letter case of a name (consoles print capitals), its trailing delimiters (`DOE^JOHN^^^`), groups of a name
+that only one of them has (alphabetic, ideographic, phonetic), a birth date as `1941.03.13`, and values that
+are empty. IDs are compared to the last character.
+
 A result must be recognized as a patient's when contours are drawn on another series, and must not say who it
-is. Its manifest therefore holds two digests by scrypt, salted with the key of the run: of the patient's ID,
-and of name and birth date together. Nobody can read a name from them; whoever has a list of patients can
-try them one after another, so that a manifest is pseudonymous, not anonymous.
+is. Its manifest therefore holds digests by scrypt, salted with the key of the run: of the patient's ID, and
+of each group of the name together with the birth date. Nobody can read a name from them; whoever has a list
+of patients can try them one after another, so that a manifest is pseudonymous, not anonymous.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 from pydicom import Dataset
+from pydicom.multival import MultiValue
 
 from tumoar.errors import GeometryError
 
-PERSON = ("PatientID", "PatientName", "PatientBirthDate", "PatientSex")
-Person = tuple[str, ...]  # in the order of PERSON, or empty where nothing is told
+GROUPS = ("name", "ideographic", "phonetic")
+FIELDS = ("id", *GROUPS, "birth", "sex")
+Person = tuple[str, ...]  # in the order of FIELDS, or empty where nothing is known
+
+SEAL = "2"
+"""Version of the seal: raised when the same patient gives other digests."""
 
 
 def person_of(header: Dataset) -> Person:
-    """Letters and digits of what a header tells of its patient; never shown."""
-    values = (str(header.get(keyword) or "").casefold() for keyword in PERSON)
-    return tuple("".join(c for c in value if c.isalnum()) for value in values)
+    """What a header says of its patient, ready to be compared; never shown."""
+    birth = _text(header, "PatientBirthDate")
+    if re.fullmatch(r"\d{4}\.\d\d\.\d\d", birth):  # as ACR-NEMA wrote dates
+        birth = birth.replace(".", "")
+    return (
+        _text(header, "PatientID"),
+        *_name_groups(_text(header, "PatientName")),
+        birth,
+        _text(header, "PatientSex").upper(),
+    )
+
+
+def _text(header: Dataset, keyword: str) -> str:
+    value = header.get(keyword)
+    parts = value if isinstance(value, MultiValue) else [value]
+    return _composed("\\".join("" if part is None else str(part) for part in parts))
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text).strip(" \0\t\r\n")
+
+
+def _name_groups(name: str) -> tuple[str, str, str]:
+    """The three groups of a name, letter case and trailing delimiters aside."""
+    groups = [_caseless(group) for group in name.split("=", 2)]
+    one, two, three = [*groups, "", ""][:3]
+    return one, two, three
+
+
+def _caseless(group: str) -> str:
+    folded = unicodedata.normalize("NFD", group).casefold()
+    return "^".join(_composed(part) for part in folded.split("^")).rstrip("^")
 
 
 def same_person(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether no field that both tell contradicts."""
+    """Whether no field that both have contradicts."""
     return all(a == b for a, b in zip(one, other) if a and b)
 
 
 def merged(people: Iterable[Sequence[str]]) -> Person:
-    """What several images of one patient tell together."""
+    """What several images of one patient say together."""
     known = [p for p in people if p]
     return tuple(next((v for v in values if v), "") for values in zip(*known))
 
 
+# ---- seals -------------------------------------------------------------------------------------------------
+
+
 def sealed(person: Sequence[str], salt: str) -> dict[str, str]:
-    """Digests to recognize a patient by; none of what is not told."""
-    if not person:
-        return {}
-    number, name, birth = person[:3]
-    told = {"id": number, "name": f"{name} {birth}" if name and birth else ""}
-    return {field: _digest(f"{field} {value}", salt) for field, value in told.items() if value}
+    """Digests to recognize a patient by; none of what is not known."""
+    known = {field: value for field, value in zip(FIELDS, person) if value}
+    birth = known.get("birth", "")
+    texts = {"id": known.get("id", "")}
+    texts |= {group: f"{known[group]}\n{birth}" for group in GROUPS if group in known and birth}
+    digests = {field: _digest(f"{field}\n{text}", salt) for field, text in texts.items() if text}
+    return {"v": SEAL, **digests} if digests else {}
 
 
-def require_patient(seal: Mapping[str, str], salt: str, person: Sequence[str], what: str) -> None:
-    """Refuse what is of another patient than the result's images, as far as both tell."""
-    theirs = sealed(person, salt) if seal else {}
-    if any(seal[field] != theirs[field] for field in seal.keys() & theirs.keys()):
+def require_patient(seal: Mapping[str, str], salt: str, person: Sequence[str], what: str) -> bool:
+    """Refuse what is of another patient than the result's images; False if that could not be compared."""
+    version = seal.get("v", "1")
+    if version == "1":
+        theirs = _sealed_before(person, salt) if seal else {}
+    else:
+        theirs = {k: {v} for k, v in sealed(person, salt).items()} if version == SEAL else {}
+    common = (seal.keys() & theirs.keys()) - {"v"}
+    if any(seal[field] not in theirs[field] for field in common):
         raise GeometryError(
             "B34", f"{what} and the result are from different patients", do="give images of one patient"
         )
+    return version == SEAL and bool(common)
+
+
+def _sealed_before(person: Sequence[str], salt: str) -> dict[str, set[str]]:
+    """What version 1 may have sealed this patient as.
+
+    It kept letters and digits alone, so that a match proves nothing (P-1.12, P-11.2); a mismatch, whichever
+    normal form the name was in, still does.
+    """
+    if not person:
+        return {}
+    number, *groups, birth, _ = person
+    ids = {f"id {text}" for text in _letters(number)}
+    names = {f"name {text} {birth}" for name in ("".join(groups), groups[0]) for text in _letters(name)}
+    texts = {"id": ids, "name": names if birth else set()}
+    return {field: {_digest(text, salt) for text in found} for field, found in texts.items() if found}
+
+
+def _letters(text: str) -> set[str]:
+    """Letters and digits alone, of the composed and of the decomposed form."""
+    forms = (unicodedata.normalize(form, text).casefold() for form in ("NFC", "NFD"))
+    return {"".join(c for c in form if c.isalnum()) for form in forms} - {""}
 
 
 def _digest(text: str, salt: str) -> str:

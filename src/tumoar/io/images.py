@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tumoar.errors import GeometryError, UnreadableFileError
 from tumoar.image import Image
-from tumoar.io.nifti import read_nifti
+from tumoar.io.nifti import read_hashed
 from tumoar.io.nifti_header import SPACING, Form
 
 if TYPE_CHECKING:
@@ -36,12 +35,9 @@ def read_image(path: str | Path, *, use_form: Form | None = None) -> Image:
 def read_scan(path: str | Path, *, use_form: Form | None = None) -> Scan:
     """As `read_image`, with what is needed to tell patients and inputs apart."""
     if _series_path(Path(path))[0] is None:
-        image = read_nifti(path, use_form=use_form)
-        return Scan(image, hashlib.sha256(Path(path).read_bytes()).hexdigest())
-    from tumoar.io.dicom import digest_of
-
+        return Scan(*read_hashed(path, use_form=use_form))
     series = series_at(path)
-    return Scan(read_whole(series), digest_of(series), series.person)
+    return Scan(*_read_whole(series), series.person)
 
 
 def series_at(path: str | Path) -> Series:
@@ -61,16 +57,20 @@ def is_series(path: str | Path) -> bool:
 
 def read_whole(series: Series) -> Image:
     """A series as an image of a head; refused where its voxels cannot be those of one."""
-    from tumoar.io.dicom import read_series
+    return _read_whole(series)[0]
 
-    image = read_series(series)
+
+def _read_whole(series: Series) -> tuple[Image, str]:
+    from tumoar.io.dicom import read_hashed
+
+    image, digest = read_hashed(series)
     if image.grid.spacing.min() < SPACING[0] or image.grid.spacing.max() > SPACING[1]:
         raise GeometryError(
             "B16",
             f"voxel size outside {SPACING[0]:g}–{SPACING[1]:g} mm",
             found="×".join(f"{s:.3g}" for s in image.grid.spacing) + " mm",
         )
-    return image
+    return image, digest
 
 
 def read_scans(files: Mapping[str, str | Path], *, use_form: Form | None = None) -> dict[str, Scan]:

@@ -43,7 +43,7 @@ Word = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,63}$")
 ]  # part of a file name
 Text = Annotated[str, StringConstraints(max_length=2000)]
-Volume = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Figure = Annotated[float, Field(ge=0, le=1e5, allow_inf_nan=False)]  # cm³, seconds, GB
 
 
 class _Open(BaseModel):
@@ -56,16 +56,16 @@ class Structure(_Open):
     """A row of the tables of structures; its mask is a file of the result."""
 
     name: Word
-    outlined_cm3: Volume
+    outlined_cm3: Figure
 
 
 class Measured(Structure):
     """A structure that was segmented."""
 
-    mean_cm3: Volume
-    sd_cm3: Volume
-    p05_cm3: Volume
-    p95_cm3: Volume
+    mean_cm3: Figure
+    sd_cm3: Figure
+    p05_cm3: Figure
+    p95_cm3: Figure
 
 
 class Flag(_Open):
@@ -99,8 +99,8 @@ class Manifest(_Open):
     patient: dict[str, Text] = Field(default_factory=dict)
     volumes: list[Measured] = Field(default_factory=list)
     margins: list[Structure] = Field(default_factory=list)
-    seconds: dict[str, Volume] = Field(default_factory=dict)
-    peak_gb: Volume | None = None
+    seconds: dict[str, Figure] = Field(default_factory=dict)
+    peak_gb: Figure | None = None
     cohort: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 
+import numpy as np
+
 from tumoar.errors import ModelFileError
+from tumoar.image import Grid
 from tumoar.io.shapes import section_shape
-from tumoar.io.store import Section, load_sections, section_atlas
+from tumoar.io.store import Section, load_hashed, section_atlas
+from tumoar.labels import default_labels
+from tumoar.model.atlas import Atlas, pi, place
+from tumoar.model.deformation import cost, fit
 from tumoar.model.generative import Model
+from tumoar.model.shape.crbm import CRBM
 
 SHIPPED = ("atlas.npz", "shape.npz")
+PRIORS = ("shape_z", "shape_y")
+VOLUMES = (1.0, 2e6)  # mm³; a whole brain has 1.4 million
+TRIAL = 48  # voxels along the longest side
 
 
 def load_model(paths: Sequence[str | Path]) -> Model:
@@ -21,16 +30,87 @@ def load_model(paths: Sequence[str | Path]) -> Model:
     sections: dict[str, Section] = {}
     digests = {}
     for path in map(Path, paths):
-        sections |= load_sections(path)
-        digests[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        found, digests[path.name] = load_hashed(path)
+        sections |= found
+    return model_of(sections, digests, paths)
+
+
+def model_of(
+    sections: Mapping[str, Section], digests: Mapping[str, str], paths: Sequence[str | Path]
+) -> Model:
+    """The model of loaded sections; the files are named where it is not usable."""
     last = paths[-1]
     z, y = (section_shape(sections, name, last) for name in ("shape_z", "shape_y"))
+    atlas = section_atlas(sections, paths[0])
+    names = [s.name for s in atlas.labels.structures if s.trained]
+    known = [s.name for s in default_labels().structures if s.trained]
+    if names != known or "eye fluid" not in [g.name for g in atlas.labels.gmms]:
+        # Placement lays an average head around the atlas by these structures (inference/template.py).
+        raise ModelFileError(
+            "B54", "model file not usable: its structures are not those a head is placed by", file=paths[0]
+        )
+    return Model(atlas, z, y, _volumes(sections["shape_z"], last), digests)
+
+
+def _volumes(section: Section, path: str | Path) -> dict[str, float]:
+    """Mean volumes (mm³) of core and edema in training."""
     try:
-        volumes = sections["shape_z"].card["provenance"]["mean_mm3"]
+        volumes = section.card["provenance"]["mean_mm3"]
         expected = {part: float(volumes[part]) for part in ("core", "edema")}
-        return Model(section_atlas(sections, paths[0]), z, y, expected, digests)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelFileError("B54", "model file not usable: no mean volumes in it", file=last) from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ModelFileError("B54", "model file not usable: no mean volumes in it", file=path) from error
+    low, high = VOLUMES
+    if not all(low <= v <= high for v in expected.values()):
+        found = ", ".join(f"{part} {v:g} mm³" for part, v in expected.items())
+        raise ModelFileError("B54", "model file not usable: mean volumes of no tumor", file=path, found=found)
+    return expected
+
+
+# ---- does it work? -----------------------------------------------------------------------------------------
+
+
+def require_working(sections: Mapping[str, Section], path: str | Path) -> list[str]:
+    """Check every section by what it says and by a small trial; the names of those that a model lacks."""
+    for name in sections:
+        if name == "atlas":
+            _try_atlas(section_atlas(sections, path), path)
+        elif name in PRIORS:
+            _try_prior(section_shape(sections, name, path), name, path)
+        else:
+            raise ModelFileError("B54", f"model file not usable: '{name}' is no part of a model", file=path)
+    lacking = [name for name in ("atlas", *PRIORS) if name not in sections]
+    if not lacking:
+        model_of(sections, {}, [path])
+    return lacking
+
+
+@np.errstate(all="ignore")  # what overflows is seen in the result
+def _try_atlas(atlas: Atlas, path: str | Path) -> None:
+    """Place it, read it, and deform it a little towards random likelihoods."""
+    low, high = atlas.box
+    spacing = float((high - low).max()) / TRIAL
+    shape = np.maximum(np.ceil((high - low) / spacing).astype(int), 2)
+    affine = np.diag([spacing] * 3 + [1.0])
+    affine[:3, 3] = (low + high - (shape - 1) * spacing) / 2
+    placed = place(atlas, np.eye(4), Grid((int(shape[0]), int(shape[1]), int(shape[2])), affine))
+    p = pi(placed, placed.reference)
+    L = np.random.default_rng(0).uniform(0.5, 1.5, p.shape).astype(np.float32)
+    before, slope = cost(placed, placed.reference, atlas.alpha, L)
+    try:
+        after = fit(placed, placed.reference, atlas.alpha, L, evaluations=4).cost
+    except ValueError:  # no curvature to begin with
+        after = np.inf
+    is_usable = np.isfinite([before, after]).all() and np.isfinite(slope).all() and after <= before
+    if not (is_usable and p.min() >= 0 and np.abs(p.sum(-1) - 1).max() < 1e-3):
+        raise ModelFileError("B54", "model file not usable: the atlas cannot be fitted", file=path)
+
+
+def _try_prior(prior: CRBM, name: str, path: str | Path) -> None:
+    """Ask it for the field around a small ball."""
+    ball = np.linalg.norm(np.indices((9, 9, 9)) - 4.0, axis=0) < 3
+    found = prior.field(ball, np.ones_like(ball), 0)
+    if not (np.isfinite(found).all() and np.isfinite(prior.rise(ball))):
+        raise ModelFileError("B54", f"model file not usable: {name} gives no finite numbers", file=path)
 
 
 @cache

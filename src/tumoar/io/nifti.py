@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import math
 import os
-import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import nibabel as nib
 import numpy as np
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tumoar import __version__
 from tumoar.errors import IntegrityError, ResourceError, TumoarError, UnreadableFileError, plain_name
 from tumoar.image import Grid, Image
-from tumoar.io.files import beside
+from tumoar.io.files import beside, opened
 from tumoar.io.nifti_header import (
     COPY_AGAIN,
     MAX_FORM_DISTANCE,
@@ -32,7 +32,10 @@ from tumoar.io.nifti_header import (
     parse_header,
 )
 
-MAX_BYTES = 4 * 1024**3  # of one image in memory; a 1 mm head needs 0.1 GB
+MAX_VOXELS = 2**28  # 1024 x 1024 x 256, a head in voxels of 0.35 mm; at 1 mm it has 10 million
+MAX_BYTES = 3 * 2**29  # of one image in memory, as it is stored and as it is scaled
+MOST_FILE = MAX_BYTES + 2**28  # of a file: what does not compress grows a little
+MOST_EXTENSIONS = 2**26  # bytes between header and voxels
 CHUNK = 1024**2
 MOST_EXPANSION = 1032  # bytes that one byte of a deflate stream can hold at most
 
@@ -50,8 +53,16 @@ def read_nifti(path: str | Path, *, use_form: Form | None = None, max_bytes: int
     NIfTI-1 and -2, either byte order, compressed or not, one file or a .hdr/.img pair. Values keep their
     stored type unless the header scales them. `use_form` settles a header whose two forms differ.
     """
+    return read_hashed(path, use_form=use_form, max_bytes=max_bytes)[0]
+
+
+def read_hashed(
+    path: str | Path, *, use_form: Form | None = None, max_bytes: int = MAX_BYTES
+) -> tuple[Image, str]:
+    """As `read_nifti`, with the SHA-256 of the very bytes that were read, of a pair header first."""
     header_path, data_path = _pair(Path(path))
-    with _opened(header_path) as stream:
+    digest = hashlib.sha256()
+    with _opened(header_path, digest) as stream:
         raw = stream.read(4)
         raw += stream.read(header_size(raw, stream.name) - len(raw))
         header = parse_header(raw, stream.name, use_form)
@@ -69,9 +80,27 @@ def read_nifti(path: str | Path, *, use_form: Form | None = None, max_bytes: int
         elif stream.skip(CHUNK) == CHUNK:  # to the end, where the checksum is
             raise _long(stream, CHUNK)
     if not header.in_same_file:
-        with _opened(data_path) as stream:
+        with _opened(data_path, digest) as stream:
             values = _values(stream, header, position=0)
-    return Image(values, Grid(header.shape, header.affine), plain_name(str(path)))
+    return Image(values, Grid(header.shape, header.affine), plain_name(str(path))), digest.hexdigest()
+
+
+class _Hashed(io.RawIOBase):
+    """A file whose bytes are hashed as they are read, once and in order."""
+
+    def __init__(self, file: BinaryIO, digest: hashlib._Hash) -> None:
+        super().__init__()
+        self.file, self.digest, self.position = file, digest, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        chunk = self.file.read(len(buffer))
+        buffer[: len(chunk)] = chunk
+        self.digest.update(chunk)
+        self.position += len(chunk)
+        return len(chunk)
 
 
 @dataclass(frozen=True)
@@ -107,33 +136,25 @@ class _Stream:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Stream]:
+def _opened(path: Path, digest: hashlib._Hash) -> Iterator[_Stream]:
     """Open a file, plain or compressed by its content; what goes wrong while it is read is a refusal."""
     name = plain_name(str(path))
-    if "\0" in str(path):
-        raise _unreadable(name, "not a file name")
     try:
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):
-            raise _unreadable(name, "is a directory" if stat.S_ISDIR(mode) else "not a regular file")
-        with open(path, "rb") as file:
+        with opened(path, "the image", MOST_FILE) as file:
             size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                raise UnreadableFileError("B2", "empty file", file=name, found="0 bytes", do=COPY_AGAIN)
-            is_compressed = file.peek(2)[:2] == b"\x1f\x8b"
+            hashed = _Hashed(file, digest)
+            content = io.BufferedReader(hashed, CHUNK)
+            is_compressed = content.peek(2)[:2] == b"\x1f\x8b"
             try:
-                stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_compressed else file
+                stream = cast(IO[bytes], gzip.GzipFile(fileobj=content)) if is_compressed else content
                 yield _Stream(stream, name, size, is_compressed)
             except (EOFError, gzip.BadGzipFile, zlib.error) as damage:
-                found = f"near byte {file.tell()} of {size}"
+                found = f"near byte {hashed.position} of {size}"
                 raise UnreadableFileError(
                     "B4", "gzip stream damaged", file=name, found=found, do=COPY_AGAIN
                 ) from damage
     except MemoryError as error:
         raise ResourceError("B6", "not enough memory for the image", file=name, do="free memory") from error
-    except OSError as error:
-        reasons = {FileNotFoundError: "no such file", PermissionError: "no permission"}
-        raise _unreadable(name, reasons.get(type(error), "the disk or the name does not allow it")) from error
 
 
 def _values(stream: _Stream, header: Header, position: int) -> Array:
@@ -152,11 +173,13 @@ def _values(stream: _Stream, header: Header, position: int) -> Array:
         raise _long(stream, expected)
     values = buffer.view(header.dtype).reshape(header.shape, order="F")
     if not header.is_scaled:
-        return values.astype(header.dtype.newbyteorder("="), copy=False)
-    with np.errstate(over="ignore"):  # an infinite voxel is judged with the other voxels
-        return (values.astype(np.float64) * header.slope + header.inter).astype(
-            _scaled_type(header), copy=False
-        )
+        native = header.dtype.newbyteorder("=")
+        return values.byteswap(inplace=True).view(native) if values.dtype != native else values
+    scaled = np.empty(header.shape, _scaled_type(header), order="F")
+    with np.errstate(over="ignore", invalid="ignore"):  # an infinite voxel is judged with the other voxels
+        for k in range(header.shape[2]):  # plane by plane, as double precision takes eight times the memory
+            scaled[..., k] = values[..., k].astype(np.float64) * header.slope + header.inter
+    return scaled
 
 
 def _scaled_type(header: Header) -> np.dtype[np.floating]:
@@ -165,16 +188,22 @@ def _scaled_type(header: Header) -> np.dtype[np.floating]:
 
 
 def _require_room(header: Header, name: str, max_bytes: int) -> None:
-    item = max(header.dtype.itemsize, _scaled_type(header).itemsize if header.is_scaled else 0)
-    needed = header.offset + math.prod(header.shape) * item
-    if needed > max_bytes:
-        raise ResourceError(
-            "B6",
-            "image too large",
-            file=name,
-            found=f"needs {_size(needed)}, limit {_size(max_bytes)}",
-            do="check the header, or raise the limit",
-        )
+    """Refuse by the header alone what no image of a head needs."""
+    item = header.dtype.itemsize + (_scaled_type(header).itemsize if header.is_scaled else 0)
+    voxels = math.prod(header.shape)
+    limits = (
+        (voxels * item > max_bytes, f"needs {_size(voxels * item)}, limit {_size(max_bytes)}"),
+        (voxels > MAX_VOXELS, f"{voxels / 1e6:.0f} million voxels, limit {MAX_VOXELS / 1e6:.0f}"),
+        (
+            header.offset > MOST_EXTENSIONS,
+            f"{_size(header.offset)} before the voxels, limit {_size(MOST_EXTENSIONS)}",
+        ),
+    )
+    for is_over, found in limits:
+        if is_over:
+            raise ResourceError(
+                "B6", "image too large", file=name, found=found, do="check the header, or crop the image"
+            )
 
 
 def _pair(path: Path) -> tuple[Path, Path]:
@@ -254,12 +283,6 @@ def _require_same(written: Path, data: Array, grid: Grid, path: Path) -> None:
 
 
 # ---- sentences ---------------------------------------------------------------------------------------------
-
-
-def _unreadable(name: str, reason: str) -> UnreadableFileError:
-    return UnreadableFileError(
-        "B1", f"cannot read the image: {reason}", file=name, do="check the name and the folder"
-    )
 
 
 def _short(stream: _Stream, expected: int, found: str) -> UnreadableFileError:

@@ -5,8 +5,6 @@ A folder that exists is complete: `run.json`, written last, lists every file wit
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +31,7 @@ from tumoar.labels import LabelTable, Organ, Structure, TumorClass
 from tumoar.numerics.threads import each
 from tumoar.quality import Note
 from tumoar.result import Segmentation, exclusive, organ_mask
+from tumoar.tables import to_tsv
 
 __all__ = [
     "MANIFEST",
@@ -165,16 +164,16 @@ def _write_organ(
     share = to_input(result.probability(organ.name), result.case, result.case.reference)
     write_nifti(work / "probabilities" / f"{organ.name}.nii.gz", share, main.grid)
     volume = result.volume(organ.name)
-    low, high = volume.interval(0.90)
+    low, high = volume.spread(0.90)
     cubic = main.grid.voxel_volume / 1000
     under = float((mask & (main.votes.z == 1)).sum()) if organ.structures else 0.0
     return {
         "name": organ.name,
+        "outlined_cm3": round(float(mask.sum()) * cubic, 4),
         "mean_cm3": round(volume.mean, 4),
         "sd_cm3": round(volume.sd, 4),
         "p05_cm3": round(low, 4),
         "p95_cm3": round(high, 4),
-        "outlined_cm3": round(float(mask.sum()) * cubic, 4),
         "components": parts,
         "removed_voxels": removed + result.left_out(organ.name),
         "under_tumor_cm3": round(under * cubic, 4),
@@ -225,8 +224,4 @@ def _write_transforms(work: Path, result: Segmentation) -> None:
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows as tab-separated values."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]), delimiter="\t", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    path.write_text(stream.getvalue(), encoding="utf-8")
+    path.write_text(to_tsv(rows), encoding="utf-8")

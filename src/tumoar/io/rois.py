@@ -13,6 +13,9 @@ from pydicom.uid import generate_uid
 from tumoar.labels import Code, LabelTable, Organ
 
 UNREVIEWED = "AUTO-UNREVIEWED"
+AUTOMATIC = "automatic, unreviewed"
+UNIDENTIFIED = f"{AUTOMATIC}; patient identity not checked"
+"""In descriptions, which hold 64 letters."""
 MANUFACTURER = "tumoar"
 STUDY = (
     "PatientName",

@@ -1,7 +1,14 @@
-"""Structure sets read: every structure as contours in world space."""
+"""Structure sets read: every structure as contours in world space.
+
+A file that contradicts itself is refused. What is no volume (points, open lines) is left out, and
+`StructureSet.notes` says so.
+"""
 
 from __future__ import annotations
 
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,65 +16,216 @@ import numpy as np
 import numpy.typing as npt
 from pydicom import Dataset
 
-from tumoar.contours import Outline, common_spacing
-from tumoar.errors import UnreadableFileError, printable
+from tumoar.contours import Outline, common_spacing, remarks
+from tumoar.errors import GeometryError, TumoarError, UnreadableFileError, printable
 from tumoar.io.dicom_file import open_dicom, refusing
+from tumoar.io.files import opened
 from tumoar.io.identity import Person, person_of
+from tumoar.planes import has_area, once
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
-MODEL_NAME = "tumoar"
 VOXEL_EDGES = "voxel edges"
 """In the description of our own structures: their contours stand for whole slices."""
 
+MOST_BYTES = 512 * 1024**2
+MOST_POINTS, MOST_CONTOURS = 20_000_000, 500_000  # of a file
+FARTHEST = 100_000.0  # mm from the origin
+NAME_LENGTH = 64  # letters, by the standard
+NUMERALS = b"0123456789+-.eE \\"
+CLOSED, EXCLUSIVE = "CLOSED_PLANAR", "CLOSEDPLANAR_XOR"
+NO_VOLUME = {"POINT": "point", "OPEN_PLANAR": "open contour", "OPEN_NONPLANAR": "open contour"}
+AGAIN = "export the structure set again"
 
 Points = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class StructureSet:
-    """The structures of a file that have contours, the frame of reference they lie in, and whose they are."""
+    """The structures of a file that have contours, the frame of reference they lie in, and whose they are.
+
+    `notes` are sentences on what was left out or had to be understood.
+    """
 
     outlines: tuple[Outline, ...]
     frame: str | None
     person: Person = field(default=(), repr=False)
+    notes: tuple[str, ...] = ()
 
 
 def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSet:
-    """Read a structure set; `spacing` (mm) is that of the slices, else the least distance of any contours."""
+    """Read a structure set; `spacing` (mm) is that of the slices, else that of the closest contours."""
     path = Path(path)
-    data = open_dicom(path)
+    with opened(path, "the structure set", MOST_BYTES):
+        data = open_dicom(path)
     if data.SOPClassUID != RTSTRUCT:
         raise UnreadableFileError("rtstruct", "not an RTSTRUCT file", file=path.name)
     with refusing(path):
-        rows = {int(row.ROINumber): row for row in data.get("StructureSetROISequence", [])}
-        outlines = [
-            _outline(contour, rows[int(contour.ReferencedROINumber)])
-            for contour in data.get("ROIContourSequence", [])
-            if contour.get("ContourSequence")
-        ]
+        rows = _numbered(data.get("StructureSetROISequence") or [], "ROINumber", path.name)
+        drawn = {
+            number: item
+            for number, item in _numbered(
+                data.get("ROIContourSequence") or [], "ReferencedROINumber", path.name
+            ).items()
+            if item.get("ContourSequence")
+        }
+        names = _names(rows, drawn, path.name)
+        _require_bounded(drawn.values(), path.name)
+        found = [_outline(item, rows[n], names[n], path.name) for n, item in drawn.items()]
         person = person_of(data)
-        frames = {str(row.ReferencedFrameOfReferenceUID) for row in rows.values()}
-    drawn = [o for o in outlines if o.polygons]
-    common = spacing or common_spacing(drawn)
-    frame = frames.pop() if len(frames) == 1 else None
-    return StructureSet(tuple(replace(o, spacing=common) for o in drawn), frame, person)
+        frame = _frame([rows[n] for n in drawn], path.name)
+    outlines = [outline for outline, _ in found if outline.polygons]
+    common = spacing or common_spacing(outlines)
+    outlines = [replace(o, spacing=common) for o in outlines]
+    notes = [note for _, own in found for note in own]
+    notes += [note for outline in outlines for note in _remarks(outline)]
+    return StructureSet(tuple(outlines), frame, person, tuple(notes))
 
 
-def _outline(contours: Dataset, row: Dataset) -> Outline:
-    polygons = [
-        _decimals(c).reshape(-1, 3) * [-1.0, -1.0, 1.0]
-        for c in contours.ContourSequence
-        if c.ContourGeometricType in ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR")
-    ]
-    follows_voxels = VOXEL_EDGES in str(row.get("ROIDescription", ""))
-    kept = tuple(p for p in polygons if len(p) >= 3)
-    return Outline(printable(str(row.get("ROIName", "")))[:64], kept, slabs=follows_voxels)
+def _numbered(items: Iterable[Dataset], keyword: str, name: str) -> dict[int, Dataset]:
+    """Items of a sequence by the number of their structure, which must be there once."""
+    out: dict[int, Dataset] = {}
+    for item in items:
+        if item.get(keyword) is None:
+            raise _unusable("a structure without a number", name)
+        number = int(item[keyword].value)
+        if number in out:
+            raise _unusable(f"structure number {number} is there twice", name)
+        out[number] = item
+    return out
 
 
-def _decimals(contour: Dataset) -> Points:
+def _names(rows: Mapping[int, Dataset], drawn: Iterable[int], name: str) -> dict[int, str]:
+    """The name of every structure with contours: there, and not that of another one."""
+    out = {}
+    for number in drawn:
+        if number not in rows:
+            raise _unusable(f"contours of structure number {number}, which the file does not list", name)
+        text = unicodedata.normalize("NFC", str(rows[number].get("ROIName") or ""))
+        out[number] = printable(text.strip().strip("\0"))[:NAME_LENGTH].strip()
+        if not out[number]:
+            raise _unusable(f"structure number {number} has contours and no name", name)
+    twice = [text for text, count in Counter(out.values()).items() if count > 1]
+    if twice:
+        raise UnreadableFileError(
+            "rtstruct",
+            f"two structures have the name {twice[0]}",
+            file=name,
+            do="rename or remove one of them in the planning system",
+        )
+    return out
+
+
+def _require_bounded(drawn: Iterable[Dataset], name: str) -> None:
+    count = sum(len(item.ContourSequence) for item in drawn)
+    if count > MOST_CONTOURS:
+        raise _unusable(f"{count} contours, at most {MOST_CONTOURS}", name)
+
+
+def _frame(rows: Iterable[Dataset], name: str) -> str | None:
+    """The frame of reference of all structures with contours; None where none is named."""
+    frames = {str(row.get("ReferencedFrameOfReferenceUID") or "").strip() for row in rows} - {""}
+    if len(frames) > 1:
+        raise GeometryError(
+            "B33",
+            "structures lie in different frames of reference",
+            file=name,
+            found=f"{len(frames)} frames",
+            do="export them on one series",
+        )
+    return frames.pop() if frames else None
+
+
+def _outline(item: Dataset, row: Dataset, name: str, file: str) -> tuple[Outline, list[str]]:
+    """A structure's closed contours, and sentences on what else it holds."""
+    polygons, left_out, kinds = [], Counter[str](), set[str]()
+    for contour in item.ContourSequence:
+        kind = str(contour.get("ContourGeometricType") or "").strip()
+        if kind in NO_VOLUME:
+            left_out[NO_VOLUME[kind]] += 1
+            continue
+        if kind not in (CLOSED, EXCLUSIVE):
+            raise _unusable(f"a contour of {name} of no known type", file)
+        kinds.add(kind)
+        points = _points(contour, name, file)
+        polygon = once(points)
+        if not has_area(polygon):
+            left_out["contour without area"] += 1
+            continue
+        left_out["repetition"] += len(polygon) < len(points)
+        polygons.append(polygon)
+    if len(kinds) > 1:
+        raise _unusable(f"contours of {name} are of both types, {CLOSED} and {EXCLUSIVE}", file)
+    repeated = left_out.pop("repetition", 0)
+    notes = [f"{_counted(n, what)} of {name} {_was(n)} not used" for what, n in left_out.items()]
+    if repeated:
+        notes.append(
+            f"{_counted(repeated, 'contour')} of {name} ran around twice and {_was(repeated)} counted once"
+        )
+    outline = Outline(
+        name,
+        tuple(polygons),
+        slabs=VOXEL_EDGES in str(row.get("ROIDescription", "")),
+        exclusive=EXCLUSIVE in kinds,
+        is_whole="open contour" not in left_out,
+    )
+    return outline, notes
+
+
+def _points(contour: Dataset, name: str, file: str) -> Points:
+    """(n, 3) the points of a contour in world mm (RAS)."""
+    values = _decimals(contour, name, file)
+    if len(values) % 3:
+        raise _unusable(f"a contour of {name} with {len(values)} coordinates, not three of each point", file)
+    points = values.reshape(-1, 3)
+    claimed = contour.get("NumberOfContourPoints")
+    if claimed is not None and int(claimed) != len(points):
+        raise _unusable(f"a contour of {name} with {len(points)} points that claims {int(claimed)}", file)
+    if not (np.abs(points) <= FARTHEST).all():
+        raise _unusable(f"a contour of {name} with coordinates that are no place in a scanner", file)
+    offset = contour.get("ContourOffsetVector")
+    if offset and any(float(v) != 0 for v in offset):
+        raise _unusable(f"contours of {name} lie elsewhere than their points (Contour Offset Vector)", file)
+    return points * [-1.0, -1.0, 1.0]
+
+
+def _decimals(contour: Dataset, name: str, file: str) -> Points:
     """The coordinates of a contour; read from the bytes, as there are very many of them."""
     if "ContourData" not in contour:
         return np.zeros(0)
     raw = contour.get_item("ContourData")
-    values = raw.value.split(b"\\") if isinstance(raw.value, bytes) else raw.value
-    return np.array([float(v) for v in values])
+    if not isinstance(raw.value, bytes):
+        return np.array([float(v) for v in raw.value or ()])
+    text = raw.value.rstrip(b"\0 ")
+    if text.translate(None, NUMERALS):
+        raise _unusable(f"a contour of {name} with coordinates that are not numbers", file)
+    if not text:
+        return np.zeros(0)
+    values = text.split(b"\\")
+    if len(values) > 3 * MOST_POINTS:
+        raise _unusable(f"a contour of {name} with {len(values) // 3} points", file)
+    try:
+        return np.array([float(v) for v in values])
+    except ValueError as error:
+        raise _unusable(f"a contour of {name} with coordinates that are not numbers", file) from error
+
+
+def _remarks(outline: Outline) -> list[str]:
+    """What is to say of contours that can be arranged; others are refused where they are used."""
+    try:
+        return remarks(outline)
+    except TumoarError:
+        return []
+
+
+def _counted(count: int, what: str) -> str:
+    if what.startswith("contour ") and count != 1:
+        return f"{count} contours{what.removeprefix('contour')}"
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _unusable(found: str, name: str) -> UnreadableFileError:
+    return UnreadableFileError("rtstruct", "structure set not usable", file=name, found=found, do=AGAIN)

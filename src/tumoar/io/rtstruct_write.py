@@ -18,7 +18,17 @@ from tumoar.errors import IntegrityError, TumoarError
 from tumoar.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
 from tumoar.io.files import beside
-from tumoar.io.rois import MANUFACTURER, UNREVIEWED, Roi, coded, now, of_study, uid
+from tumoar.io.rois import (
+    AUTOMATIC,
+    MANUFACTURER,
+    UNIDENTIFIED,
+    UNREVIEWED,
+    Roi,
+    coded,
+    now,
+    of_study,
+    uid,
+)
 from tumoar.io.rtstruct import RTSTRUCT, VOXEL_EDGES, read_rtstruct
 from tumoar.numerics.tracing import Region, keyholed, smoothed, trace
 
@@ -31,13 +41,20 @@ Points = npt.NDArray[np.float64]
 
 
 def write_rtstruct(
-    path: str | Path, rois: Sequence[Roi], series: Series, *, smooth: bool = False, key: str = ""
+    path: str | Path,
+    rois: Sequence[Roi],
+    series: Series,
+    *,
+    smooth: bool = False,
+    key: str = "",
+    is_checked: bool = True,
 ) -> None:
     """Write structures as contours on the slices of a series, or nothing at all.
 
     Contours run along voxel edges, or are rounded off with `smooth`, which keeps the area of each. A hole is
     part of the contour around it, reached by a seam. Every structure is read back and filled again: volume
-    and place must agree. `key` and the series determine the file's identifiers.
+    and place must agree. `key` and the series determine the file's identifiers. Unless it `is_checked` that
+    the series is of the patient who was segmented, the descriptions say so.
     """
     path = Path(path)
     grid, slices = grid_of(series)
@@ -45,6 +62,12 @@ def write_rtstruct(
         if roi.mask.shape != grid.shape:
             raise ValueError(f"mask of {roi.name} must have the series' shape {grid.shape}")
     data = _structure_set(rois, series, grid, slices, smooth, key)
+    if not is_checked:
+        data.SeriesDescription = data.StructureSetName = UNIDENTIFIED
+        data.StructureSetDescription += (
+            " Patient identity could not be checked: nothing says that these images are of the patient"
+            " who was segmented."
+        )
     with beside(path) as temporary:
         data.save_as(temporary, enforce_file_format=True)
         _require_same(temporary, rois, grid, path.name)
@@ -77,7 +100,7 @@ def _structure_set(
         SeriesInstanceUID=uid("series", *own),
         Modality="RTSTRUCT",
         SeriesNumber=None,
-        SeriesDescription="automatic, unreviewed",
+        SeriesDescription=AUTOMATIC,
         OperatorsName="",
         Manufacturer=MANUFACTURER,
         ManufacturerModelName="tumoar",
@@ -85,7 +108,7 @@ def _structure_set(
         InstanceCreationDate=date,
         InstanceCreationTime=time,
         StructureSetLabel=UNREVIEWED,
-        StructureSetName="automatic, unreviewed",
+        StructureSetName=AUTOMATIC,
         StructureSetDescription="Automatic outlines for research; not reviewed by anyone.",
         StructureSetDate=date,
         StructureSetTime=time,

@@ -9,16 +9,19 @@ numbers and splits are kept in the atlas' provenance.
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.errors import ModelFileError
+from tumoar.errors import ModelFileError, TumoarError
+from tumoar.io.files import opened
 from tumoar.io.nifti import read_nifti
 from tumoar.labels import Gmm, LabelTable, Organ, Structure, default_labels
 from tumoar.model.atlas import Atlas
@@ -26,7 +29,8 @@ from tumoar.numerics import tetra
 
 MESH = "atlas_level2.txt.gz"
 
-_MAX_BYTES = 1 << 29
+_MAX_MESH, _MAX_TABLE, _CHUNK = 1 << 28, 1 << 20, 1 << 20  # bytes; the mesh that SAMSEG ships has 50 million
+_MAX_NODES, _MAX_CELLS, _MAX_LINE = 500_000, 10_000_000, 1 << 14
 _OUTSIDE_BRAIN = ("Unknown", "Skull", "Soft", "Eyes", "Optic")
 _ORGANS = {
     "Brainstem": ("Brain-Stem",),
@@ -90,7 +94,7 @@ def read_mesh(path: str | Path) -> Mesh:
     """The reference mesh of a text file, plain or compressed."""
     path = Path(path)
     try:
-        return _parse_mesh(iter(_text(path).splitlines()))
+        return _parse_mesh(_lines(_text(path, _MAX_MESH)))
     except (ValueError, KeyError, IndexError, StopIteration, OverflowError) as error:
         raise _unusable(path, "not a mesh collection") from error
 
@@ -99,19 +103,24 @@ def _parse_mesh(lines: Iterator[str]) -> Mesh:
     P, C, K, M = (
         int(_after(next(lines), f"Number of {what}")) for what in ("points", "cells", "labels", "meshes")
     )
-    if not (4 <= P <= 10**7 and 1 <= C <= 10**8 and 1 <= K <= 256 and 0 <= M <= 1000):
+    if not (4 <= P <= _MAX_NODES and 1 <= C <= _MAX_CELLS and 1 <= K <= 256 and 0 <= M <= 1000):
         raise ValueError("sizes out of bounds")
     next(lines)
-    rows = [next(lines).split() for _ in range(P)]
-    index = {row[0]: v for v, row in enumerate(rows)}
-    nodes = np.array([row[1:4] for row in rows], np.float64)
+    index, nodes = {}, np.empty((P, 3))
+    for v in range(P):
+        identity, *place = next(lines).split()
+        index[identity], nodes[v] = v, place
     stiffness = float(_after(next(lines), "K"))
     for _ in range(M * (P + 1)):  # other positions of the same nodes
         next(lines)
     next(lines)
-    cells = [next(lines) for _ in range(C)]
-    corners = [cell.split()[2:] for cell in cells if "TETRAHEDRON" in cell]
-    tetrahedra = np.array([[index[c] for c in four] for four in corners], np.int32)
+    corners = []
+    for _ in range(C):
+        _, kind, *cell = next(lines).split()
+        if kind == "TETRAHEDRON":
+            a, b, c, d = (index[corner] for corner in cell)
+            corners.append((a, b, c, d))
+    tetrahedra = np.array(corners, np.int32).reshape(-1, 4)
     next(lines)
     alpha = np.empty((P, K))
     movable = np.empty((P, 3), np.bool_)
@@ -127,6 +136,15 @@ def _parse_mesh(lines: Iterator[str]) -> Mesh:
     if not (tetra.volumes(nodes, tetrahedra) > 0).all():
         raise ValueError("folded")
     return Mesh(nodes, tetrahedra, (alpha / total).astype(np.float32), stiffness, movable)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines of a text one by one: all of them at once may take far more memory than the text."""
+    stream = io.StringIO(text)
+    while line := stream.readline(_MAX_LINE):
+        if len(line) == _MAX_LINE:
+            raise ValueError("a line without end")
+        yield line
 
 
 def _after(line: str, what: str) -> str:
@@ -202,18 +220,27 @@ def _labels(
 # ---- files -------------------------------------------------------------------------------------------------
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, most: int = _MAX_TABLE) -> str:
     """The whole text of a file, compressed or not, up to a bound."""
     try:
-        with open(path, "rb") as file:
-            compressed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if compressed else open(path, "rb") as stream:
-            content = stream.read(_MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _unusable(path, "cannot read it") from error
-    if len(content) > _MAX_BYTES:
+        with opened(path, "the file", most) as file:
+            is_compressed = file.peek(2)[:2] == b"\x1f\x8b"  # type: ignore[attr-defined]
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_compressed else file
+            content = b"".join(_chunks(stream, most))
+    except TumoarError as refusal:
+        raise _unusable(path, refusal.what) from refusal
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise _unusable(path, "cannot read it: gzip stream damaged") from error
+    if len(content) > most:
         raise _unusable(path, "too large")
     return content.decode("latin-1")
+
+
+def _chunks(stream: IO[bytes], most: int) -> Iterator[bytes]:
+    """The content in pieces, to the end or just beyond `most` bytes."""
+    while most >= 0 and (chunk := stream.read(_CHUNK)):
+        yield chunk
+        most -= len(chunk)
 
 
 def _unusable(path: Path, reason: str) -> ModelFileError:

@@ -15,20 +15,25 @@ from tumoar.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
 from tumoar.io.dicom_file import open_dicom, pixels_of
 from tumoar.io.files import beside
-from tumoar.io.rois import MANUFACTURER, STUDY, UNREVIEWED, Roi, uid
+from tumoar.io.rois import AUTOMATIC, MANUFACTURER, STUDY, UNIDENTIFIED, UNREVIEWED, Roi, uid
 
 ANATOMY, LESION = "AnatomicalStructure", "MorphologicallyAbnormalStructure"
 EMPTY_IF_ABSENT = (*STUDY, "PositionReferenceIndicator")
 
 
-def write_seg(path: str | Path, rois: Sequence[Roi], series: Series, *, key: str = "") -> None:
-    """Write structures as one segment each (empty ones are left out), or nothing at all."""
+def write_seg(
+    path: str | Path, rois: Sequence[Roi], series: Series, *, key: str = "", is_checked: bool = True
+) -> None:
+    """Write structures as one segment each (empty ones are left out), or nothing at all.
+
+    Unless it `is_checked` that the series is of the patient who was segmented, the descriptions say so.
+    """
     path = Path(path)
     grid, _ = grid_of(series)
     there = [roi for roi in rois if roi.mask.any()]
     if not there:
         return
-    data = _segmentation(there, series, key)
+    data = _segmentation(there, series, key, AUTOMATIC if is_checked else UNIDENTIFIED)
     with beside(path) as temporary:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -36,7 +41,7 @@ def write_seg(path: str | Path, rois: Sequence[Roi], series: Series, *, key: str
         _require_same(temporary, there, grid, path.name)
 
 
-def _segmentation(rois: Sequence[Roi], series: Series, key: str) -> Dataset:
+def _segmentation(rois: Sequence[Roi], series: Series, key: str, description: str) -> Dataset:
     import highdicom as hd
     from pydicom.sr.codedict import codes
 
@@ -84,9 +89,9 @@ def _segmentation(rois: Sequence[Roi], series: Series, key: str) -> Dataset:
             software_versions=__version__,
             device_serial_number="0",
             content_label="AUTO_UNREVIEWED",
-            content_description="automatic, unreviewed",
+            content_description=description,
             content_creator_name="",
-            series_description="automatic, unreviewed",
+            series_description=description,
         )
 
 

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import os
 import re
 import zipfile
 import zlib
@@ -25,8 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.errors import ModelFileError
-from tumoar.io.files import beside
+from tumoar.errors import ModelFileError, TumoarError
+from tumoar.io.files import beside, read_bytes
 from tumoar.labels import LabelTable, parse_labels
 from tumoar.model.atlas import Atlas
 
@@ -36,11 +35,13 @@ VERSION = 1
 _CARD = "model.json"
 _NAME = re.compile("[a-z][a-z0-9_]{0,31}")
 _TYPES = {"|b1", "|u1", "<i4", "<i8", "<f4", "<f8"}
-_MAX_FILE = 1 << 30
-_MAX_ARRAY = 1 << 30
-_MAX_CARD = 16 << 20
+_MAX_FILE = 1 << 28  # bytes; the model in the package has 2.6 million
+_MAX_TOTAL = 1 << 28  # bytes of all parts unpacked
+_MAX_RATIO, _SMALL = 100, 1 << 24  # unpacked to packed, which real arrays stay far below; small files may not
+_MAX_CARD = 2 << 20
 _MAX_ENTRIES = 64
 _MAX_DIMENSIONS = 5
+_MAX_NODES, _MAX_TETRAHEDRA = 500_000, 5_000_000  # of a mesh; the one in the package has 38 and 220 thousand
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,18 @@ def save_sections(path: str | Path, sections: Mapping[str, Section]) -> str:
 
 def load_sections(path: str | Path) -> dict[str, Section]:
     """All sections of a model file; whatever is not in order is refused."""
+    return load_hashed(path)[0]
+
+
+def load_hashed(path: str | Path) -> tuple[dict[str, Section], str]:
+    """As `load_sections`, with the SHA-256 of the very bytes that were read."""
     path = Path(path)
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size > _MAX_FILE:
-                raise _unusable(path, "file too large")
-            return _unpack(file, path)
-    except OSError as error:
-        reason = os.strerror(error.errno).lower() if error.errno else "input/output error"
-        raise _unusable(path, f"cannot read it: {reason}") from error
+        content = read_bytes(path, "the model file", _MAX_FILE)
+    except TumoarError as refusal:
+        reason = "empty, so not a model file" if refusal.id == "B2" else refusal.what
+        raise _unusable(path, reason, refusal.do) from refusal
+    return _unpack(io.BytesIO(content), path), hashlib.sha256(content).hexdigest()
 
 
 def _pack(sections: Mapping[str, Section]) -> bytes:
@@ -132,14 +136,19 @@ def _entries(archive: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
     infos = archive.infolist()
     if len(infos) > _MAX_ENTRIES or len({i.filename for i in infos}) != len(infos):
         raise _unusable(path, "too many parts, or one twice")
+    total, packed = sum(i.file_size for i in infos), sum(i.compress_size for i in infos)
+    if total > _MAX_TOTAL or (total > _SMALL and total > _MAX_RATIO * packed):
+        raise _unusable(path, "it would unpack to more than a model needs")
     entries = {}
     for info in infos:
         parts = info.filename.removesuffix(".npy").split("/")
         plain = info.filename.endswith(".npy") and len(parts) == 2 and all(map(_NAME.fullmatch, parts))
         if info.filename != _CARD and not plain:
             raise _unusable(path, "a part with a strange name")
-        if info.file_size > (_MAX_CARD if info.filename == _CARD else _MAX_ARRAY):
+        if info.filename == _CARD and info.file_size > _MAX_CARD:
             raise _unusable(path, "a part is too large")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise _unusable(path, "a part is packed in a way that is not read")
         with archive.open(info) as stream:
             entries[info.filename] = stream.read(info.file_size + 1)
         if len(entries[info.filename]) != info.file_size:
@@ -227,18 +236,34 @@ def section_atlas(sections: Mapping[str, Section], path: str | Path) -> Atlas:
         section = sections["atlas"]
         arrays, card = section.arrays, section.card
         labels = parse_labels(card["labels"])
-        node, label, value = (arrays[f"alpha_{part}"] for part in ("node", "label", "value"))
-        alpha = np.zeros((len(arrays["nodes"]), labels.K), np.float32)
-        alpha[node, label] = value
-        if len({*zip(node.tolist(), label.tolist(), strict=True)}) != len(value) or node.min() < 0:
-            raise ValueError("alpha must be given once per node and label")
+        alpha = _dense(arrays, labels.K)
         return Atlas(
             arrays["nodes"], arrays["tetrahedra"], alpha, labels, card["stiffness"], card["provenance"]
         )
     except KeyError as error:
         raise _unusable(path, f"the atlas lacks {error}") from error
-    except (ValueError, TypeError, IndexError) as error:
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
         raise _unusable(path, f"atlas: {error}") from error
+
+
+def _dense(arrays: Mapping[str, npt.NDArray[Any]], K: int) -> npt.NDArray[np.float32]:
+    """(V, K) probabilities from those that are not zero."""
+    V, T = len(arrays["nodes"]), len(arrays["tetrahedra"])
+    if V > _MAX_NODES or T > _MAX_TETRAHEDRA:
+        raise ValueError(f"{V} nodes and {T} tetrahedra, at most {_MAX_NODES} and {_MAX_TETRAHEDRA}")
+    node, label, value = (arrays[f"alpha_{part}"] for part in ("node", "label", "value"))
+    if not (node.dtype.kind in "iu" and label.dtype.kind in "iu" and value.dtype.kind == "f"):
+        raise ValueError("alpha must be given by whole numbers of node and label, and a probability")
+    if not node.shape == label.shape == value.shape == (len(value),):
+        raise ValueError("alpha must be given by as many nodes as labels and probabilities")
+    if np.any((node < 0) | (node >= V) | (label < 0) | (label >= K)):
+        raise ValueError("alpha must be given once per node and label, of those that are there")
+    place = node.astype(np.int64) * K + label
+    if len(np.unique(place)) != len(place):
+        raise ValueError("alpha must be given once per node and label")
+    alpha = np.zeros(V * K, np.float32)
+    alpha[place] = value
+    return alpha.reshape(V, K)
 
 
 def labels_to_dict(labels: LabelTable) -> dict[str, Any]:

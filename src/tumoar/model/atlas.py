@@ -25,6 +25,11 @@ from tumoar.numerics.tetra_raster import rasterize
 
 _ON_FACE = 1e-3
 """Millimeters from the box within which a node counts as lying on its face."""
+_FARTHEST = 1000.0
+"""Millimeters from the origin; no head is larger, and squares and cubes of it stay exact."""
+_SMALLEST, _GAP = 1e-6, 1e-3
+"""mm³ of a tetrahedron, and the part of the box that tetrahedra may leave out or cover twice."""
+_STIFFNESS = (1e-6, 1e6)
 
 
 @dataclass(frozen=True)
@@ -40,23 +45,31 @@ class Atlas:
 
     def __post_init__(self) -> None:
         nodes = np.array(self.nodes, np.float64)
-        tetrahedra = np.array(self.tetrahedra, np.int32)
+        if np.asarray(self.tetrahedra).dtype.kind not in "iu":
+            raise ValueError("tetrahedra must be whole numbers")
+        tetrahedra = np.clip(self.tetrahedra, -1, 2**31 - 1).astype(np.int32)
         alpha = np.array(self.alpha, np.float32)
         V, K = len(nodes), self.labels.K
         if nodes.ndim != 2 or nodes.shape[1] != 3 or not np.isfinite(nodes).all():
             raise ValueError(f"nodes must be finite and (V, 3), got {nodes.shape}")
+        if np.abs(nodes).max(initial=0) > _FARTHEST:
+            raise ValueError(f"nodes must lie within {_FARTHEST:g} mm of the origin")
         if tetrahedra.ndim != 2 or tetrahedra.shape[1] != 4 or len(tetrahedra) == 0:
             raise ValueError(f"tetrahedra must be (T, 4), got {tetrahedra.shape}")
         if not np.array_equal(np.unique(tetrahedra), np.arange(V)):
             raise ValueError(f"tetrahedra must use each of the {V} nodes and no other")
-        if not (tetra.volumes(nodes, tetrahedra) > 0).all():
+        volumes = tetra.volumes(nodes, tetrahedra)
+        if not (volumes > _SMALLEST).all():
             raise ValueError("tetrahedra must have positive volume, got a folded or flat one")
+        if not abs(volumes.sum() / np.prod(np.ptp(nodes, axis=0)) - 1) < _GAP:
+            raise ValueError("tetrahedra must fill a box along the axes, once")
         if alpha.shape != (V, K) or not np.isfinite(alpha).all():
             raise ValueError(f"alpha must be finite and {(V, K)}, got {alpha.shape}")
         if alpha.min() < 0 or np.abs(alpha.sum(1, dtype=float) - 1).max() > 1e-5:
             raise ValueError("alpha must be probabilities that add up to 1 at each node")
-        if not 0 < self.stiffness < np.inf:
-            raise ValueError(f"stiffness must be positive, got {self.stiffness}")
+        if isinstance(self.stiffness, bool) or not _STIFFNESS[0] <= self.stiffness <= _STIFFNESS[1]:
+            low, high = _STIFFNESS
+            raise ValueError(f"stiffness must be a number from {low:g} to {high:g}, got {self.stiffness}")
         for name, array in (("nodes", nodes), ("tetrahedra", tetrahedra), ("alpha", alpha)):
             array.flags.writeable = False
             object.__setattr__(self, name, array)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.numerics.collapse_trial import MAX_STAR, Mesh, Rules, attempt, workspace
+from tumoar.numerics.jit import kernel
 
 BATCH = 256
 """Most edges tried at once."""
@@ -66,7 +67,7 @@ def collapse_edges(mesh: Mesh, edges: npt.NDArray[np.int64], rules: Rules) -> np
     return alive
 
 
-@nb.njit(cache=True)
+@kernel()
 def _select(mesh, pending, alive, mark, turn):
     """The next batch of edges with separate neighborhoods, those passed over, and how many were looked at."""
     batch = np.empty((BATCH, 2), np.int64)
@@ -88,7 +89,7 @@ def _select(mesh, pending, alive, mark, turn):
     return batch[:taken], deferred[:passed], seen
 
 
-@nb.njit(cache=True)
+@kernel()
 def _joined(mesh, a, b):
     for i in range(mesh.degree[a]):
         for v in range(4):
@@ -97,7 +98,7 @@ def _joined(mesh, a, b):
     return False
 
 
-@nb.njit(cache=True)
+@kernel()
 def _touches(mesh, node, mark, turn):
     for i in range(mesh.degree[node]):
         for v in range(4):
@@ -106,14 +107,14 @@ def _touches(mesh, node, mark, turn):
     return False
 
 
-@nb.njit(cache=True)
+@kernel()
 def _mark(mesh, node, mark, turn):
     for i in range(mesh.degree[node]):
         for v in range(4):
             mark[mesh.tetrahedra[mesh.star[node, i], v]] = turn
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _attempt_all(mesh, rules, batch, change, reference, position, alpha, counts):
     S, K = len(mesh.positions), mesh.alpha.shape[1]
     for e in nb.prange(len(batch)):
@@ -125,7 +126,7 @@ def _attempt_all(mesh, rules, batch, change, reference, position, alpha, counts)
         counts[e] = w.counts
 
 
-@nb.njit(cache=True)
+@kernel()
 def _apply(mesh, batch, change, alive, reference, position, alpha, counts):
     """Merge the second node of each successful edge into the first."""
     for e in range(len(batch)):
@@ -164,12 +165,12 @@ def _apply(mesh, batch, change, alive, reference, position, alpha, counts):
         mesh.degree[b] = 0
 
 
-@nb.njit(cache=True)
+@kernel()
 def _holds(corners, node):
     return corners[0] == node or corners[1] == node or corners[2] == node or corners[3] == node
 
 
-@nb.njit(cache=True)
+@kernel()
 def _remove(mesh, node, t):
     last = mesh.degree[node] - 1
     for i in range(mesh.degree[node]):

@@ -21,6 +21,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.numerics.jit import kernel
+
 R = 7  # free taps per axis: filters of 14^3 voxels
 M = 40  # filters: 8 groups of 5, see `tables`
 REACH = 2 * R - 1  # a unit at j sees the voxels j ... j + REACH
@@ -147,7 +149,7 @@ def events(v: npt.NDArray[np.uint8]) -> Events:
     return out
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _box_sums(v, s):
     """s[phase, p] = 2x2x2 box sum of v at 2p + phase; places beyond the volume stay 0."""
     n0, n1, n2 = v.shape
@@ -165,7 +167,7 @@ def _box_sums(v, s):
                 odd[k] = row[2 * k + 1] + row[2 * k + 2]
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _encode(s, start, at, value, steps, first, last):
     p0, p1, p2 = s.shape[1:]
     for phase in nb.prange(8):
@@ -207,7 +209,7 @@ def _axpy(y, yo, x, xo, n, s):
         y[t] = np.int32(y[t] + np.int32(s * x[t]))
 
 
-@nb.njit(cache=True)
+@kernel()
 def row_sums(start, at, value, steps, p1, i, j, lo, hi, up, plain, run):
     """Sums of the B kernels at the hidden row (i, j), places lo <= x < hi, into plain[(x + R - 1) B + k].
 
@@ -240,7 +242,7 @@ def row_sums(start, at, value, steps, p1, i, j, lo, hi, up, plain, run):
         run[(leftmost + R - 1) * B : (hi + 2 * R) * B] = 0
 
 
-@nb.njit(cache=True)
+@kernel()
 def _undo_steps(run, begin, end, B, plain, lo):
     """Running sum of `run` over places, added to `plain` from lo on."""
     for o in range(begin + B, end, B):
@@ -253,14 +255,14 @@ def _undo_steps(run, begin, end, B, plain, lo):
         c[t] = np.int32(c[t] + d[t])
 
 
-@nb.njit(cache=True)
+@kernel()
 def row_buffers(p2, filters):
     """Room for the sums and running sums of the kernels of one row, and for the inputs of its units."""
     n = (p2 + 2 * R) * (len(filters.up) // R**3)
     return np.zeros(n, np.int32), np.zeros(n, np.int32), np.empty(p2 * M, np.int32)
 
 
-@nb.njit(cache=True)
+@kernel()
 def unit_inputs(plain, lo, n, filters, c):
     """Inputs of the units of n places from lo on, from the sums of their kernels, into c[x M + m]."""
     B = len(filters.up) // R**3
@@ -272,7 +274,7 @@ def unit_inputs(plain, lo, n, filters, c):
             out[m] = np.int32(bias[m] + np.int32(sign[m] * here[kernel[m]]))
 
 
-@nb.njit(cache=True)
+@kernel()
 def nonempty(first, last, p1, i, j, lo, hi):
     """Places of the hidden row (i, j) in [lo, hi) whose receptive field may be non-empty."""
     a, b = np.int64(32767), np.int64(-1)
@@ -293,7 +295,7 @@ def inputs(v: npt.NDArray[np.uint8], filters: Filters) -> npt.NDArray[np.float32
     return out
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _inputs(start, at, value, steps, shape, filters, out):
     scale = np.float32(filters.up_scale)
     for i in nb.prange(out.shape[0]):

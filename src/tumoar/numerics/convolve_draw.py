@@ -29,6 +29,7 @@ from tumoar.numerics.convolve import (
     row_buffers,
     row_sums,
 )
+from tumoar.numerics.jit import kernel
 from tumoar.numerics.random import bits, stream_key, uniform
 
 RARE = 0.02  # probability below which units of an idle place share one random number
@@ -71,7 +72,7 @@ def _odds(c):
     return np.float32(1.0) + e
 
 
-@nb.njit(cache=True)
+@kernel()
 def odds_row(c, n, filters, out):
     """One over the probability of units with inputs c, in fixed point."""
     scale = np.float32(filters.up_scale)
@@ -103,7 +104,7 @@ class Room(NamedTuple):
     steps: npt.NDArray[np.uint32]  # (places,) draws of one unit are M numbers apart
 
 
-@nb.njit(cache=True)
+@kernel()
 def room(p2, filters):
     """Room for rows of up to p2 places."""
     plain, run, _ = row_buffers(p2, filters)
@@ -114,7 +115,7 @@ def room(p2, filters):
     return Room(plain, run, sums, np.empty(n, np.int32), drawn, np.empty(n, np.float32), steps)
 
 
-@nb.njit(cache=True)
+@kernel()
 def _by_kernel(plain, a, n, sums, seen):
     """Sums of n places from a on, kernel by kernel; and `seen` where any is not 0."""
     B = len(sums)
@@ -144,7 +145,7 @@ def _draw_unit(odds, first, steps, k0, k1, bit, digit):
         digit[x] |= bit if on else np.int32(0)
 
 
-@nb.njit(cache=True)
+@kernel()
 def _draw_seen(n, filters, k0, k1, counter, room):
     """Digits of n places from the sums of their kernels."""
     n, scale = _whole(n), np.float32(filters.up_scale)
@@ -157,7 +158,7 @@ def _draw_seen(n, filters, k0, k1, counter, room):
         _draw_unit(odds, counter + m, steps, k0, k1, 1 << m % BITS, room.drawn[m // BITS, :n])
 
 
-@nb.njit(cache=True)
+@kernel()
 def _draw_idle(idle, n, k0, k1, counter, room, digits, at):
     """Digits of n idle places, into digits[:, at ...]; the rest of the last vector is spoilt."""
     whole = _whole(n)
@@ -193,7 +194,7 @@ def _row_stream(key, i, j, f2, lo, origin):
     return k0, k1, (k >> 1) * M
 
 
-@nb.njit(cache=True)
+@kernel()
 def draw_row(
     start, at, value, steps, first, last, p1, phase, i, j, lo, hi, filters, idle, key, origin, room, digits
 ):  # fmt: skip
@@ -220,7 +221,7 @@ def draw_row(
         _replace(digits, a - lo, room.drawn, seen[a - lo : b - lo])
 
 
-@nb.njit(cache=True)
+@kernel()
 def _replace(digits, at, drawn, seen):
     """Digits of the places that are not idle, in place of what was drawn or spoilt there.
 

@@ -30,6 +30,7 @@ from tumoar.numerics.convolve import (
 )
 from tumoar.numerics.convolve_draw import draw_row, idle_units, room
 from tumoar.numerics.convolve_vectors import add_rows
+from tumoar.numerics.jit import kernel
 
 _PLANES = 8  # planes of hidden units per parallel unit; at least R - 1, so that units two apart never meet
 LISTS = 5  # of places, by how many rows of the table they add up
@@ -71,7 +72,7 @@ def draw_field(
     return out
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _row_ends(region):
     """First wanted voxel of each row and one past its last; far beyond each other where there is none."""
     n0, n1, n2 = region.shape
@@ -127,7 +128,7 @@ def _wanted_units(
     return np.maximum(first - REACH, 0).astype(np.int32, "C"), np.minimum(last, n2).astype(np.int32, "C")
 
 
-@nb.njit(cache=True)
+@kernel()
 def _list(digits, n, place, entries, places, count):
     """Add n places, the first of them `place`, to lists of places with 1, 2, up to 4, 6, 8 digits not 0."""
     found = np.zeros(GROUPS + 1, np.uint8)
@@ -159,7 +160,7 @@ def _pair(e, k):
     return _row(e[k]), _row(e[k + 1])
 
 
-@nb.njit(cache=True)
+@kernel()
 def _project(entries, places, count, table, cells, shift):
     """cells[(place + shift) CELL ...] += table sums of each listed place, for one tap of the middle axis."""
     for which in range(LISTS):
@@ -177,7 +178,7 @@ def _project(entries, places, count, table, cells, shift):
                 add_rows(cells, at, table, _pair(e, 0) + _pair(e, 2) + _pair(e, 4) + _pair(e, 6))
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _draw_and_project(
     start, at, value, steps, first, last, filters, idle, lo, hi, origin, key, u
 ):  # fmt: skip
@@ -197,7 +198,7 @@ def _draw_and_project(
             )  # fmt: skip
 
 
-@nb.njit(cache=True)
+@kernel()
 def _planes(
     start, at, value, steps, first, last, phase, block, filters, idle, lo, hi, origin, key, u
 ):  # fmt: skip
@@ -234,7 +235,7 @@ def _planes(
             _settle(cells, u, i, top, bottom, left, right)
 
 
-@nb.njit(cache=True)
+@kernel()
 def _settle(cells, u, i, j0, j1, x0, x1):
     """Move the cells of one plane of hidden units to the R planes they belong to, and clear them."""
     p2 = u.shape[2]
@@ -246,7 +247,7 @@ def _settle(cells, u, i, j0, j1, x0, x1):
         cells[(j * p2 + x0) * CELL : (j * p2 + x1) * CELL] = 0
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _gather(u, region, first, last, scale, a, pad, out):
     """out = a + scale * 2x2x2 box sum of u on the voxels of the region; they lie in first <= k < last."""
     scale, a = np.float32(scale), np.float32(a)

@@ -25,6 +25,7 @@ from tumoar.numerics.convolve import (
     unit_inputs,
 )
 from tumoar.numerics.convolve_draw import idle_units, odds_row
+from tumoar.numerics.jit import kernel
 
 _ROW = R * M
 
@@ -52,7 +53,7 @@ def _add_scaled(y, x, s):
         y[t] += s * x[t]
 
 
-@nb.njit(cache=True)
+@kernel()
 def _moments(start, at, value, steps, first, last, p1, p2, shape, filters, idle, G, p):
     plain, run, c = row_buffers(p2, filters)
     odds = np.empty(p2 * M, np.float32)

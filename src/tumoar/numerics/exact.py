@@ -5,11 +5,12 @@ None of this may be compiled with fastmath: it lives from the rounding of each s
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
+from tumoar.numerics.jit import kernel
 
-@nb.njit(cache=True)
+
+@kernel()
 def sign_of_det(u0, u1, u2, v0, v1, v2, w0, w1, w2):
     """Sign of the determinant of [u, v, w]: -1, 0 or 1, exact unless products underflow."""
     terms = np.empty(24)
@@ -22,7 +23,7 @@ def sign_of_det(u0, u1, u2, v0, v1, v2, w0, w1, w2):
     return _sign_of_sum(terms)
 
 
-@nb.njit(cache=True)
+@kernel()
 def compare_products(a, b, c, d):
     """Sign of a b - c d, exact."""
     p, ep = _two_product(a, b)
@@ -30,7 +31,7 @@ def compare_products(a, b, c, d):
     return np.sign(p - q) if p != q else np.sign(ep - eq)
 
 
-@nb.njit(cache=True)
+@kernel()
 def _two_sum(a, b):
     """Doubles s and e with a + b = s + e exactly."""
     s = a + b
@@ -38,7 +39,7 @@ def _two_sum(a, b):
     return s, (a - (s - t)) + (b - t)
 
 
-@nb.njit(cache=True)
+@kernel()
 def _two_product(a, b):
     """Doubles p and e with a b = p + e exactly."""
     p = a * b
@@ -51,7 +52,7 @@ def _two_product(a, b):
     return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
 
 
-@nb.njit(cache=True)
+@kernel()
 def _triple_product(a, b, c, out, at):
     """Write a b c as an exact sum of four doubles."""
     high, low = _two_product(a, b)
@@ -59,7 +60,7 @@ def _triple_product(a, b, c, out, at):
     out[at + 2], out[at + 3] = _two_product(low, c)
 
 
-@nb.njit(cache=True)
+@kernel()
 def _sign_of_sum(terms):
     """Sign of the exact sum; the terms are overwritten by a non-overlapping expansion of it."""
     for m in range(1, len(terms)):

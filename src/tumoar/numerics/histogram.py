@@ -11,6 +11,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.numerics.jit import kernel
+
 MISSING = 255
 """Bin of a sample whose channel says nothing."""
 
@@ -33,7 +35,7 @@ def _mapped(M, q, i, r):
     return M[r, 0] * q[i, 0] + M[r, 1] * q[i, 1] + M[r, 2] * q[i, 2] + M[r, 3]
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=_FAST)
+@kernel(error_model="numpy", fastmath=_FAST)
 def _count(q, bins, M, flat, shape, n_bins):
     n, N = bins.shape
     X, Y, Z, C = shape
@@ -63,7 +65,7 @@ def joint_counts(q, bins, M, P, n_bins) -> npt.NDArray[np.float64]:
     return _count(q, bins, M, P.reshape(-1), P.shape, n_bins)
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=_FAST)
+@kernel(error_model="numpy", fastmath=_FAST)
 def _score(q, bins, M, flat, shape, ratio):
     n, N = bins.shape
     X, Y, Z, C = shape

@@ -6,6 +6,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.numerics.jit import kernel
+
 
 def neighbors(v: npt.NDArray[np.bool_], region: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
     """How many of the 26 neighbors of a voxel in `region` are set, 0 elsewhere; v is 0 outside its grid."""
@@ -14,7 +16,7 @@ def neighbors(v: npt.NDArray[np.bool_], region: npt.NDArray[np.bool_]) -> npt.ND
     return out
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _neighbors(v, region, out):
     n0, n1, n2 = out.shape
     for i in nb.prange(n0):

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.numerics.exact import compare_products, sign_of_det
+from tumoar.numerics.jit import kernel
 
 BLOCK = 256
 """Tetrahedra per parallel unit of work; fixed, so that results do not depend on the number of threads."""
@@ -60,13 +61,13 @@ _SLOPE = 15  # two rows: change of the second coordinate with the first along th
 # ---- geometry of one tetrahedron, for use inside kernels ---------------------------------------------------
 
 
-@nb.njit(cache=True)
+@kernel()
 def scratch():
     """Working memory for one tetrahedron; once `setup`, its rows q[:4] are the barycentric coefficients."""
     return np.empty((17, 4))
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath={"contract"})
+@kernel(error_model="numpy", fastmath={"contract"})
 def setup(q, nodes, corners):
     """Prepare q for the tetrahedron with these four nodes; returns 6 times its signed volume."""
     size = 1.0
@@ -127,7 +128,7 @@ def setup(q, nodes, corners):
     return det
 
 
-@nb.njit(cache=True)
+@kernel()
 def extent(q, axis, size):
     """First and one past the last index along an axis of this size that the tetrahedron can reach."""
     p = q[_CORNER + axis]
@@ -137,7 +138,7 @@ def extent(q, axis, size):
     return int(np.ceil(max(low, 0.0))), int(np.floor(min(high, size - 1.0))) + 1
 
 
-@nb.njit(cache=True, fastmath={"contract"}, forceinline=True)
+@kernel(fastmath={"contract"}, forceinline=True)
 def rows(q, i, size):
     """First and one past the last j for which row (i, j) can meet the tetrahedron; most others are spared."""
     low, high = _widen(q, i, 0, 1, q[_SLOPE, 0], np.inf, -np.inf)
@@ -151,7 +152,7 @@ def rows(q, i, size):
     return int(np.ceil(min(max(low, 0.0), size))), int(np.floor(max(min(high, size - 1.0), -1.0))) + 1
 
 
-@nb.njit(cache=True, fastmath={"contract"}, forceinline=True)
+@kernel(fastmath={"contract"}, forceinline=True)
 def _widen(q, i, a, b, slope, low, high):
     """The range low to high, extended to where edge ab crosses slice i; an edge inside it (nan) adds none."""
     x, other = q[_CORNER, a], q[_CORNER, b]
@@ -162,7 +163,7 @@ def _widen(q, i, a, b, slope, low, high):
     return low, high
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
+@kernel(error_model="numpy", fastmath={"contract"}, forceinline=True)
 def run(q, i, j, size):
     """The voxels lo <= k < hi that the tetrahedron owns in row (i, j) of `size` voxels."""
     di = i - q[_CORNER, 0]
@@ -184,7 +185,7 @@ def run(q, i, j, size):
     return _run_exactly(q, i, j, size)
 
 
-@nb.njit(cache=True)
+@kernel()
 def _run_exactly(q, i, j, size):
     """As `run`, voxel by voxel: some face passes too near a center, or runs along the row."""
     lo, hi = extent(q, 2, size)
@@ -196,7 +197,7 @@ def _run_exactly(q, i, j, size):
     return lo, hi
 
 
-@nb.njit(cache=True)
+@kernel()
 def _owns(q, w, i, j, k):
     """Whether the shifted voxel center lies on the inner side of the face opposite to corner w."""
     x, y, z = i - q[_CORNER, 0], j - q[_CORNER + 1, 0], k - q[_CORNER + 2, 0]
@@ -206,7 +207,7 @@ def _owns(q, w, i, j, k):
     return _exact_side(q, w, float(i), float(j), float(k)) > 0.0
 
 
-@nb.njit(cache=True)
+@kernel()
 def _exact_side(q, w, x, y, z):
     """Sign of the barycentric coordinate w of the point (x, y, z), shifted infinitesimally; exact, never 0.
 
@@ -290,7 +291,7 @@ def require_unfolded(fine: bool) -> None:
         raise ValueError("tetrahedra must have positive volume, got a folded or flat one")
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _owners(nodes, tetrahedra, out, counts):
     X, Y, Z = out.shape
     T = len(tetrahedra)
@@ -310,7 +311,7 @@ def _owners(nodes, tetrahedra, out, counts):
     return fine.all()
 
 
-@nb.njit(cache=True)
+@kernel()
 def present_columns(alpha, corners, A, present):
     """Columns of alpha that some corner has, in `present`; their values in A (column, corner); how many."""
     # Unsigned: numba checks every other index for negative values.

@@ -23,6 +23,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.numerics.jit import kernel
 from tumoar.numerics.tetra import BLOCK, PLAIN, extent, plain, present_columns, rows, run, scratch, setup
 from tumoar.numerics.tetra_voxels import (
     AT,
@@ -151,7 +152,7 @@ def _classes(
     return np.require(alpha, np.float32, PLAIN), np.require(L, np.float32, PLAIN)
 
 
-@nb.njit(parallel=True, cache=True, error_model="numpy", fastmath=_FLAGS)
+@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
 def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
     """L is flat. Loops over voxels are short and plain: vector instructions do them."""
     T, C = len(tetrahedra), alpha.shape[1]
@@ -193,12 +194,12 @@ def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
     return cost
 
 
-@nb.njit(cache=True)
+@kernel()
 def _masked(L, at, C):
     return not np.any(L[at : at + C])
 
 
-@nb.njit(cache=True, fastmath=_FLAGS, forceinline=True)
+@kernel(fastmath=_FLAGS, forceinline=True)
 def _sums(L, C, present, M, B, n, N, W):
     """S of each listed voxel; the likelihoods it needs are kept."""
     padded = (n + 3) // 4 * 4
@@ -218,7 +219,7 @@ def _sums(L, C, present, M, B, n, N, W):
             W[_SUM + v] += W[column + v] * pi
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=_FLAGS | {"reassoc"}, forceinline=True)
+@kernel(error_model="numpy", fastmath=_FLAGS | {"reassoc"}, forceinline=True)
 def _moments(M, n, W, Q):
     """Add to Q (M, 4) the sums of L / S (x, y, z, 1); S is overwritten by its inverse, 0 where masked."""
     padded = (n + 3) // 4 * 4
@@ -240,7 +241,7 @@ def _moments(M, n, W, Q):
         Q[m, 3] += s
 
 
-@nb.njit(cache=True, fastmath=_FLAGS, forceinline=True)
+@kernel(fastmath=_FLAGS, forceinline=True)
 def _shares(G, lane, M, B, Q, gradient):
     """The gradient (4, 3) at each corner v: sum over classes of (b_v . Q[m]) grad pi_m."""
     bx, by, bz, b = four(G, lane, GRAD_X), four(G, lane, GRAD_Y), four(G, lane, GRAD_Z), four(G, lane, BASE)
@@ -254,7 +255,7 @@ def _shares(G, lane, M, B, Q, gradient):
         gradient[v, 0], gradient[v, 1], gradient[v, 2] = x, y, z
 
 
-@nb.njit(parallel=True, cache=True, error_model="numpy", fastmath=_FLAGS)
+@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
 def _data_fisher(nodes, tetrahedra, alpha, L, reference, out):
     X, Y, Z, C = L.shape
     T = len(tetrahedra)
@@ -288,7 +289,7 @@ def _data_fisher(nodes, tetrahedra, alpha, L, reference, out):
                                 out[t, w, d] += (b[w] * g) ** 2
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _gather(shares, start, corner, out):
     for v in nb.prange(len(out)):
         x = y = z = 0.0

@@ -12,6 +12,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.numerics.jit import kernel
 from tumoar.numerics.tetra import BLOCK, extent, rows, run, scratch, setup
 
 Nodes = npt.NDArray[np.float64]
@@ -58,7 +59,7 @@ def counts(
     return float(cost.sum()), total.sum(0)
 
 
-@nb.njit(parallel=True, cache=True, error_model="numpy", fastmath=_FLAGS)
+@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
 def _cost_and_gradient(nodes, tetrahedra, alpha, values, floor, gradient):
     X, Y, Z = values.shape
     T, K = len(tetrahedra), alpha.shape[1]
@@ -133,7 +134,7 @@ def _cost_and_gradient(nodes, tetrahedra, alpha, values, floor, gradient):
     return cost
 
 
-@nb.njit(parallel=True, cache=True, error_model="numpy", fastmath=_FLAGS)
+@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
 def _curvature(nodes, tetrahedra, alpha, values, floor, out):
     X, Y, Z = values.shape
     T, K = len(tetrahedra), alpha.shape[1]
@@ -167,7 +168,7 @@ def _curvature(nodes, tetrahedra, alpha, values, floor, out):
                             out[t, 3, d] += s * b3 * b3
 
 
-@nb.njit(parallel=True, cache=True, error_model="numpy", fastmath=_FLAGS)
+@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
 def _counts(positions, tetrahedra, alpha, maps, floor, cost, total):
     S, X, Y, Z = maps.shape
     T, K = len(tetrahedra), alpha.shape[1]
@@ -217,7 +218,7 @@ def _counts(positions, tetrahedra, alpha, maps, floor, cost, total):
         cost[s] = sum_s - np.log(product)
 
 
-@nb.njit(cache=True)
+@kernel()
 def _corner_values(A, alpha, corners, floor):
     """A (K, 4): probability of each value at the four corners, with the floor mixed in."""
     K = alpha.shape[1]

@@ -13,6 +13,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.numerics.jit import kernel
 from tumoar.numerics.tetra import BLOCK, plain
 
 Nodes = npt.NDArray[np.float64]
@@ -62,7 +63,7 @@ def shorten(nodes: Nodes, step: Nodes, tetrahedra: Tetrahedra, fraction: float, 
 # ---- 3x3 matrices as tuples, row by row: loops over them become vector instructions ------------------------
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _edges(nodes, corners):
     """The edges from corner 0, as columns."""
     o, a, b, c = corners[0], corners[1], corners[2], corners[3]
@@ -74,13 +75,13 @@ def _edges(nodes, corners):
     )  # fmt: skip
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _det(M):
     a, b, c, d, e, f, g, h, i = M
     return a * (e * i - f * h) + b * (f * g - d * i) + c * (d * h - e * g)
 
 
-@nb.njit(cache=True, error_model="numpy", forceinline=True)
+@kernel(error_model="numpy", forceinline=True)
 def _inverse(M, det):
     a, b, c, d, e, f, g, h, i = M
     s = 1.0 / det
@@ -91,7 +92,7 @@ def _inverse(M, det):
     )  # fmt: skip
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _product(M, N):
     a, b, c, d, e, f, g, h, i = M
     j, k, l, m, n, o, p, q, r = N
@@ -102,13 +103,13 @@ def _product(M, N):
     )  # fmt: skip
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _transpose(M):
     a, b, c, d, e, f, g, h, i = M
     return a, d, g, b, e, h, c, f, i
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _combine(s, M, t, N, u, O):
     """s M + t N + u O."""
     a, b, c, d, e, f, g, h, i = M
@@ -121,13 +122,13 @@ def _combine(s, M, t, N, u, O):
     )  # fmt: skip
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _squares(M):
     a, b, c, d, e, f, g, h, i = M
     return a * a + b * b + c * c + d * d + e * e + f * f + g * g + h * h + i * i
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _get(G, lane):
     g = _GROUP
     return (
@@ -137,7 +138,7 @@ def _get(G, lane):
     )  # fmt: skip
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _put(G, lane, M):
     for entry in range(9):
         G[entry * _GROUP + lane] = M[entry]
@@ -146,7 +147,7 @@ def _put(G, lane, M):
 # ---- kernels -----------------------------------------------------------------------------------------------
 
 
-@nb.njit(parallel=True, cache=True, error_model="numpy", fastmath={"contract"})
+@kernel(parallel=True, error_model="numpy", fastmath={"contract"})
 def _elastic_energy(nodes, reference, tetrahedra, stiffness, gradient):
     T = len(tetrahedra)
     energy = np.zeros((T + BLOCK - 1) // BLOCK)
@@ -172,7 +173,7 @@ def _elastic_energy(nodes, reference, tetrahedra, stiffness, gradient):
     return energy
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath={"contract"})
+@kernel(error_model="numpy", fastmath={"contract"})
 def _energies(E, R, stiffness, each):
     """Energies of a group; edges E are overwritten by the gradient in them."""
     for lane in range(_GROUP):
@@ -191,7 +192,7 @@ def _energies(E, R, stiffness, each):
         _put(E, lane, _product(slope, _transpose(D)))
 
 
-@nb.njit(parallel=True, cache=True, error_model="numpy")
+@kernel(parallel=True, error_model="numpy")
 def _elastic_curvature(reference, tetrahedra, stiffness, out):
     T = len(tetrahedra)
     for block in nb.prange((T + BLOCK - 1) // BLOCK):
@@ -210,7 +211,7 @@ def _elastic_curvature(reference, tetrahedra, stiffness, out):
                     out[t, w, d] = 8.0 * stiffness * rest / 6.0 * (length + g[w, d] ** 2)
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _shrunk(nodes, step, scale, tetrahedra, fraction):
     """Which tetrahedra keep less than this fraction of their present volume."""
     T = len(tetrahedra)

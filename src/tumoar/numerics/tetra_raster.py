@@ -6,6 +6,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.numerics.jit import kernel
 from tumoar.numerics.tetra import BLOCK, PLAIN, plain, present_columns, require_unfolded, scratch
 from tumoar.numerics.tetra_voxels import (
     AT,
@@ -50,7 +51,7 @@ def rasterize(
     return out
 
 
-@nb.njit(parallel=True, cache=True, error_model="numpy", fastmath={"contract"})
+@kernel(parallel=True, error_model="numpy", fastmath={"contract"})
 def _rasterize(nodes, tetrahedra, alpha, smallest, outside, shape, out, covered):
     """Write into `out`, flat and zero, the columns that any corner has; most tetrahedra have few.
 
@@ -82,7 +83,7 @@ def _rasterize(nodes, tetrahedra, alpha, smallest, outside, shape, out, covered)
     return fine.all()
 
 
-@nb.njit(cache=True, fastmath={"contract"}, forceinline=True)
+@kernel(fastmath={"contract"}, forceinline=True)
 def _columns(B, M, n, smallest, W):
     """Values of the listed voxels, column by column."""
     for m in range(M):
@@ -92,7 +93,7 @@ def _columns(B, M, n, smallest, W):
             W[column + v] = max(bx * W[X + v] + by * W[Y + v] + bz * W[Z + v] + b, smallest)
 
 
-@nb.njit(cache=True, forceinline=True)
+@kernel(forceinline=True)
 def _write(present, M, n, K, N, W, out, covered):
     """Each to its place, voxel by voxel: the columns of one lie side by side."""
     for v in range(n):
@@ -103,7 +104,7 @@ def _write(present, M, n, K, N, W, out, covered):
             out[at + np.uint64(present[m])] = W[MORE + m * PITCH + v]
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _fill_outside(out, covered, outside):
     X, Y, Z = covered.shape
     for i in nb.prange(X):

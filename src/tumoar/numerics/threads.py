@@ -8,10 +8,24 @@ from typing import TypeVar
 
 import numba as nb
 
+from tumoar.errors import UsageError
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MOST: int = nb.get_num_threads()
+
+def _started() -> int:
+    try:
+        return int(nb.get_num_threads())
+    except ValueError as error:
+        raise UsageError(
+            "environment",
+            "numba cannot start its threads",
+            do="unset NUMBA_THREADING_LAYER and NUMBA_NUM_THREADS, and look into .numba_config.yaml",
+        ) from error
+
+
+MOST: int = _started()
 """As many as the process was started with."""
 
 

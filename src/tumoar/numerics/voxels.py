@@ -17,6 +17,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.numerics.jit import kernel
+
 Array = npt.NDArray[np.floating]
 
 HARMONICS = 7
@@ -138,7 +140,7 @@ def pack(v: Volume, pi: npt.NDArray) -> Prior:
     return out
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _find_seen(begin, end, pi, seen):
     for x in nb.prange(pi.shape[0]):
         for y in range(pi.shape[1]):
@@ -147,14 +149,14 @@ def _find_seen(begin, end, pi, seen):
                     seen[x, y, k] |= pi[x, y, z, k] > 0
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _fill_rows(begin, end, pi, start, seen, value):
     for x in nb.prange(pi.shape[0]):
         for y in range(pi.shape[1]):
             _fill_row(pi[x, y, begin[x, y] : end[x, y]], seen[x, y], value[start[x, y] :])
 
 
-@nb.njit(cache=True)
+@kernel()
 def _fill_row(pi, seen, value):
     at = 0
     for k in range(pi.shape[1]):
@@ -230,7 +232,7 @@ def finish(sums: Sums, v: Volume) -> tuple[Array, Array, Array, Array, Array]:
     )
 
 
-@nb.njit(cache=True)
+@kernel()
 def row_buffers(N, columns, mixtures, Q, Z):
     """Buffers for rows of up to Z voxels."""
     f = np.float32
@@ -248,7 +250,7 @@ def row_buffers(N, columns, mixtures, Q, Z):
     )
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def load_data(v, g, x, y, row):
     """Data of row (x, y) into row.e and, minus the smooth field, into row.r; its first voxel and lengths."""
     b, w = v.begin[x, y], v.end[x, y] - v.begin[x, y]
@@ -267,7 +269,7 @@ def load_data(v, g, x, y, row):
     return b, w, padded
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def _line(C, cos_x, cos_y):
     """The smooth field along one row: coefficients of its four cosines in z."""
     out = (_f(0), _f(0), _f(0), _f(0))
@@ -279,7 +281,7 @@ def _line(C, cos_x, cos_y):
     return out
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def load_prior(pi, groups, x, y, b, w, padded, row):
     """Prior of each mixture along row (x, y) into row.P; a mixture without any is switched off."""
     K = pi.shape[3]
@@ -296,7 +298,7 @@ def load_prior(pi, groups, x, y, b, w, padded, row):
     _mix_columns(groups, padded, row)
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def load_packed(prior, groups, x, y, w, padded, row):
     """The same from a prior that is packed."""
     at = prior.start[x, y]
@@ -314,7 +316,7 @@ def load_packed(prior, groups, x, y, w, padded, row):
     _mix_columns(groups, padded, row)
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def _mix_columns(groups, padded, row):
     for m in range(len(groups.level)):
         P = row.P[m]
@@ -331,7 +333,7 @@ def _mix_columns(groups, padded, row):
                 row.on[m] = True
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def densities(channels, g, x_of_q, use, padded, row):
     """Log density of every component of a mixture that is on into row.ll; the weight alone without data.
 
@@ -360,7 +362,7 @@ def densities(channels, g, x_of_q, use, padded, row):
                     ll[i] = g.log_weight[q]
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def find_top(x_of_q, padded, row):
     """Largest log density among components with a prior into row.top."""
     top = row.top

@@ -11,6 +11,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.numerics.jit import kernel
 from tumoar.numerics.random import stream_key, uniform
 from tumoar.numerics.voxels import (
     FLAGS,
@@ -84,7 +85,7 @@ def most_probable(v: Volume, pi: Array, groups: Groups, g: Gaussians, out: tuple
     over_slabs(_most_probable, v, pi, groups, g, out)
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def count_labels(at, column, one, two, columns, ones, twos):
     """Adds what is drawn at the places `at` to counts[column, i], ones[i] and twos[i]; totals of each."""
     blocks, K = 64, len(columns)
@@ -101,7 +102,7 @@ def count_labels(at, column, one, two, columns, ones, twos):
     return totals.sum(0)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)
+@kernel(nogil=True, error_model="numpy", fastmath=FLAGS)
 def _draw(
     first, last, v, channels, prior, groups, g, fields, active, seed, counter, color, rows, out, likely, sums,
     lost,
@@ -164,7 +165,7 @@ def _draw(
                 line[:] = _f(0)
 
 
-@nb.njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _turned(cos_z):
     """(8 Z,) cosines voxel by voxel, a zero after each seven."""
     out = np.zeros((cos_z.shape[1], 8), _f)
@@ -203,7 +204,7 @@ def _add_voxel(N, e, Z, i, cosines, c, drawn, at):
             o += np.uint64(1)
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def _add_line(line, cos_y, N, data, cos, data_cos):
     """Adds what a component gathered along a row to the sums of its slab."""
     first, squares = HARMONICS + 1, HARMONICS + 1 + FUNCTIONS * N
@@ -221,7 +222,7 @@ def _add_line(line, cos_y, N, data, cos, data_cos):
                 data_cos[n, b, k] += cos_y[b] * line[first + FUNCTIONS * n + k]
 
 
-@nb.njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _load_fields(fields, active, x, y, b, field_1, field_2):
     """Fields of a row, -inf where a level is not considered; the highest level that one of them allows."""
     most = 0
@@ -239,7 +240,7 @@ def _load_fields(fields, active, x, y, b, field_1, field_2):
     return highest
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def _add_fields(groups, field_1, field_2, w, row):
     """Level 1 gets the first field, level 2 both; +inf takes the level below out instead."""
     for q in range(len(groups.x_of_q)):
@@ -260,7 +261,7 @@ def _add_fields(groups, field_1, field_2, w, row):
                         ll[i] += field_2[i] if field_2[i] < np.inf else _f(0)
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def _mark_likely(groups, w, row, mass, likely):
     likely[:w] = 0
     for level in range(1, 3):
@@ -275,7 +276,7 @@ def _mark_likely(groups, w, row, mass, likely):
                 likely[i] = level
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def _choose(x_of_q, padded, row, threshold, chosen, on):
     """Which active component the threshold falls in: the number of cumulative sums at or below it."""
     cumulative = row.top  # no longer needed
@@ -293,7 +294,7 @@ def _choose(x_of_q, padded, row, threshold, chosen, on):
     return count
 
 
-@nb.njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _only_columns(groups, seen, only):
     """The column of each mixture that has but one in this row; -1 for others."""
     for m in range(len(only)):
@@ -306,7 +307,7 @@ def _only_columns(groups, seen, only):
             only[m] = -1
 
 
-@nb.njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _column(groups, m, row, i, u):
     """A column of mixture m, drawn by its share of the prior; never one without prior."""
     j, last = groups.start[m], groups.start[m + 1] - 1
@@ -321,7 +322,7 @@ def _column(groups, m, row, i, u):
     return groups.column[found]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)
+@kernel(nogil=True, error_model="numpy", fastmath=FLAGS)
 def _most_probable(first, last, v, channels, pi, groups, g, out):
     Z, X = v.use.shape[2], len(groups.level)
     row = row_buffers(len(channels), pi.shape[3], X, len(groups.x_of_q), Z)

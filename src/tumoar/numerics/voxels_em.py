@@ -6,10 +6,10 @@ d dᵀ, cosines, d times cosines), and the products are all that later algebra n
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.numerics.jit import kernel
 from tumoar.numerics.voxels import (
     FLAGS,
     FUNCTIONS,
@@ -65,7 +65,7 @@ def require_prior(lost: npt.NDArray[np.int64]) -> None:
         raise ValueError(f"pi must be positive somewhere in every voxel in use, got {lost.sum()} without")
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)
+@kernel(nogil=True, error_model="numpy", fastmath=FLAGS)
 def _expect(first, last, v, channels, pi, groups, g, sums, log_evidence, lost):
     N, Q, Z = len(channels), len(groups.x_of_q), v.use.shape[2]
     row = row_buffers(N, pi.shape[3], len(groups.level), Q, Z)
@@ -103,7 +103,7 @@ def _expect(first, last, v, channels, pi, groups, g, sums, log_evidence, lost):
                 add_row(product, v.cos_y[y], N, sums.data[x, q], sums.cos[x, q], sums.data_cos[x, q])
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def memberships(x_of_q, padded, row):
     """Prior times density relative to row.top of every component into row.ll, their sum into row.total."""
     top, total = row.top, row.total
@@ -118,14 +118,14 @@ def memberships(x_of_q, padded, row):
                 ll[i] = value
 
 
-@nb.njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def feature_lines(N, Z):
     """Room for the features of a row of Z voxels, a multiple of four lines."""
     count = 1 + N + N * (N + 1) // 2 + (HARMONICS - 1) + (FUNCTIONS - 1) * N
     return np.zeros((4 * ((count + 3) // 4), Z), _f)
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def features(cos_z, e, N, b, w, lines):
     """1, e_n, e_m e_n (m <= n), cosines 1 to 6, e_n times cosines 1 to 3: one line each."""
     at = 1 + N
@@ -148,7 +148,7 @@ def features(cos_z, e, N, b, w, lines):
             at += 1
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def products(value, scale, lines, padded, product):
     """Sum over the row of membership times feature, four features at a time."""
     for i in range(padded):
@@ -165,7 +165,7 @@ def products(value, scale, lines, padded, product):
         product[f], product[f + 1], product[f + 2], product[f + 3] = s0, s1, s2, s3
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def add_row(product, cos_y, N, data, cos, data_cos):
     """Adds a row's sums, laid out as `features`, to those of its slab."""
     squares = N * (N + 1) // 2
@@ -185,7 +185,7 @@ def add_row(product, cos_y, N, data, cos, data_cos):
         at += FUNCTIONS - 1
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)
+@kernel(nogil=True, error_model="numpy", fastmath=FLAGS)
 def _class_densities(first, last, v, channels, groups, g, out, reference, logs):
     Z = v.use.shape[2]
     row = row_buffers(len(channels), out.shape[3], len(groups.level), len(groups.x_of_q), Z)
@@ -223,7 +223,7 @@ def _class_densities(first, last, v, channels, groups, g, out, reference, logs):
             out[x, y, b + i, reference] = _f(1)
 
 
-@nb.njit(cache=True, error_model="numpy", fastmath=FLAGS)
+@kernel(error_model="numpy", fastmath=FLAGS)
 def mixture_densities(x_of_q, padded, row, density):
     """Sum of the components of each mixture; expects row.P = 1."""
     density[:] = _f(0)

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tumoar.evaluate import Scores
+from tumoar.report.verbatim import verbatim
 
 PANELS = {"dice": "Dice", "hausdorff95": "Hausdorff distance, 95 % (mm)"}
 COLORS = ("#3c5fa8", "#e8893f", "#2ca02c")
@@ -16,12 +17,12 @@ COLORS = ("#3c5fa8", "#e8893f", "#2ca02c")
 
 def box_plots(path: Path, sides: Mapping[str, Sequence[Mapping[str, Scores]]]) -> None:
     """One panel per score, one box per structure and side, the patients as points."""
-    names = list(next(iter(sides.values()))[0])
+    names = list(dict.fromkeys(name for side in sides.values() for scores in side for name in scores))
     figure = Figure(figsize=(1.5 + 1.0 * len(names), 6.5), layout="constrained")
     for panel, (key, title) in zip(figure.subplots(len(PANELS), 1), PANELS.items()):
         for number, (side, scores) in enumerate(sides.items()):
             at = np.arange(len(names)) + 0.7 / len(sides) * (number - (len(sides) - 1) / 2)
-            values = [np.array([getattr(s[name], key) for s in scores]) for name in names]
+            values = [np.array([getattr(s[name], key) for s in scores if name in s]) for name in names]
             finite = [v[np.isfinite(v)] for v in values]  # one side empty: no distance to draw
             boxes = panel.boxplot(
                 finite, positions=at, widths=0.56 / len(sides), showfliers=False, patch_artist=True
@@ -30,8 +31,8 @@ def box_plots(path: Path, sides: Mapping[str, Sequence[Mapping[str, Scores]]]) -
                 box.set(facecolor=COLORS[number], alpha=0.35)
             for x, v in zip(at, finite):
                 panel.plot(np.full(len(v), x), v, ".", color=COLORS[number])
-            panel.plot([], [], "s", color=COLORS[number], label=side)
-        panel.set_xticks(range(len(names)), names, rotation=30, ha="right")
+            panel.plot([], [], "s", color=COLORS[number], label=verbatim(side))
+        panel.set_xticks(range(len(names)), [verbatim(name) for name in names], rotation=30, ha="right")
         panel.set_ylabel(title)
     if len(sides) > 1:
         figure.axes[0].legend()

@@ -14,24 +14,30 @@ from scipy.spatial.transform import Rotation
 from tumoar.image import Case, Input
 from tumoar.labels import LabelTable, Organ
 from tumoar.quality import Note
+from tumoar.report.face import without_face
 from tumoar.report.intensity import bias_fields, intensity_models
 from tumoar.report.pictures import pictures
 from tumoar.report.volumes import center, contrast_volumes, label_volume, map_volumes, windowed
 from tumoar.result import Segmentation
 
-FORMAT = 1
+FORMAT = 2
 FROM_MANIFEST = ("version", "model", "threads", "peak_gb", "python", "libraries")
 """What a manifest adds to a result; the rest of it names files, or stands in the result."""
 
 
-def report_data(result: Segmentation, notes: Sequence[Note], manifest: Mapping[str, Any]) -> dict[str, Any]:
+def report_data(
+    result: Segmentation, notes: Sequence[Note], manifest: Mapping[str, Any], *, keep_face: bool = False
+) -> dict[str, Any]:
     """Everything the page shows, as JSON values; volumes are gzipped NIfTI and pictures PNG, in base64.
 
-    Of the manifest it takes what `FROM_MANIFEST` names, the "stamps" of a run that was not the full one, and
-    dose curves under "dose", if there are any: a list of {"name", "color", "dose" (Gy), "volume" (%)}, with
-    "low" and "high" (%) for a band, and under "limits" the rows of limits.tsv.
+    Of the manifest it takes what `FROM_MANIFEST` names, the "stamps" of a run that was not the full one, the
+    outlined volumes of the rows under "volumes", and dose curves under "dose", if there are any: a list of
+    {"name", "color", "dose" (Gy), "volume" (%)}, with "low" and "high" (%) for a band, and under "limits" the
+    rows of limits.tsv. Without `keep_face` images are black where they would show a face.
     """
     grid, legend, images = result.case.grid, _legend(result), windowed(result)
+    visible = np.ones((len(images), *grid.shape), bool) if keep_face else without_face(result)
+    images = [(np.where(seen, image, np.uint8(0)), window) for (image, window), seen in zip(images, visible)]
     return {
         "format": FORMAT,
         "status": "NEEDS REVIEW" if notes else "OK",
@@ -39,15 +45,16 @@ def report_data(result: Segmentation, notes: Sequence[Note], manifest: Mapping[s
         "notes": [{"id": note.id, "text": note.text} for note in notes],
         "grid": {"shape": list(grid.shape), "affine": grid.affine.tolist()},
         "center": grid.world(center(result)).tolist(),
+        "whole": not (result.case.valid & ~visible).any(),
         "contrasts": contrast_volumes(result, images),
         "labels": label_volume(result),
         "maps": map_volumes(result, {o.name: organ_color(result.table, o) for o in result.table.organs}),
         "legend": legend,
-        "volumes": _volumes(result),
+        "volumes": _volumes(result, manifest),
         "intensity": intensity_models(result),
-        "bias": bias_fields(result),
+        "bias": bias_fields(result, visible),
         "inputs": [_registration(given, result.case) for given in result.case.inputs],
-        "placement": {name: float(value) for name, value in result.placement.quality.items()},
+        "placement": _finite(result.placement.quality),
         "convergence": _convergence(result),
         "pictures": pictures(result, images, legend),
         "dose": [dict(curve) for curve in manifest.get("dose", ())],
@@ -79,15 +86,18 @@ def _legend(result: Segmentation) -> list[dict[str, Any]]:
     ]
 
 
-def _volumes(result: Segmentation) -> list[dict[str, Any]]:
+def _volumes(result: Segmentation, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Outlined volumes are those of the written structures, where the manifest has them."""
+    written = {row["name"]: float(row["outlined_cm3"]) for row in manifest.get("volumes", ())}
     rows = []
     for organ in result.table.organs:
         volume = result.volume(organ.name)
-        low, high = volume.interval(0.90)
+        low, high = volume.spread(0.90)
         rows.append(
             {
                 "name": organ.name,
                 "color": organ_color(result.table, organ),
+                "outlined": written.get(organ.name, volume.outlined),
                 "mean": volume.mean,
                 "sd": volume.sd,
                 "low": low,
@@ -109,7 +119,7 @@ def _registration(given: Input, case: Case) -> dict[str, Any]:
         "orientation": given.orientation,
         "moved": float(np.linalg.norm(R @ middle + t - middle)),
         "turned": float(np.rad2deg(Rotation.from_matrix(R).magnitude())),
-        "figures": {name: float(value) for name, value in given.figures.items()},
+        "figures": _finite(given.figures),
     }
 
 
@@ -129,6 +139,11 @@ def _convergence(result: Segmentation) -> dict[str, Any]:
             for chain in result.infos
         ],
     }
+
+
+def _finite(figures: Mapping[str, float]) -> dict[str, float]:
+    """JSON has no other numbers."""
+    return {name: float(value) for name, value in figures.items() if np.isfinite(value)}
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tumoar.dose import Sampled
+from tumoar.report.verbatim import verbatim
 
 POINTS = 201
 
@@ -37,7 +39,7 @@ def picture(
     axes = figure.subplots()
     colors = {c["name"]: c["color"] for c in curves}
     for c in curves:
-        axes.plot(c["dose"], c["volume"], color=c["color"], label=c["name"])
+        axes.plot(c["dose"], c["volume"], color=c["color"], label=verbatim(c["name"]))
         if "low" in c:
             axes.fill_between(c["dose"], c["low"], c["high"], color=c["color"], alpha=0.2, linewidth=0)
     for c in references:
@@ -46,6 +48,9 @@ def picture(
         axes.plot([], [], "--", color="0.3", label="reference")
     axes.set(xlabel="dose, Gy", ylabel="volume, %", ylim=(0, 102), xlim=(0, None))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, ncol=2)
-    for path in paths:
-        figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+    if curves or references:
+        axes.legend(fontsize=8, ncol=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # signs that the font lacks are drawn as boxes
+        for path in paths:
+            figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -10,27 +10,35 @@ from typing import Any
 
 import numpy as np
 
+from tumoar.errors import UnreadableFileError
 from tumoar.report.page import environment, read_data
 
 HEIGHT = 132
 """Pixels of a thumbnail, drawn at twice that on fine screens."""
 QUALITY = 78
+LARGEST = 8192
+"""Pixels of a side of a picture that is read."""
+MOST = 100
+"""Pictures of a report that are read."""
 SHOWN_FIRST = ("T1c", "FLAIR", "T2", "T1")
 _WIDTH, _ROW, _LEFT, _RIGHT = 560, 34, 8, 8
 
 
 def thumbnails(page: str) -> list[dict[str, str]]:
     """Small pictures in three planes, of the contrast that shows most, from a subject's report."""
-    pictures = read_data(page)["pictures"]
-    names = [p["contrast"] for p in pictures]
-    if not names:
-        return []
-    chosen = next((name for name in SHOWN_FIRST if name in names), names[0])
-    return [
-        {"plane": p["plane"], "contrast": chosen, "jpeg": _small(p["png"])}
-        for p in pictures
-        if p["contrast"] == chosen
-    ]
+    try:
+        pictures = read_data(page)["pictures"]
+        names = [str(p["contrast"]) for p in pictures]
+        if not names:
+            return []
+        chosen = next((name for name in SHOWN_FIRST if name in names), names[0])
+        return [
+            {"plane": str(p["plane"]), "contrast": chosen, "jpeg": _small(p["png"])}
+            for p in pictures[:MOST]
+            if p["contrast"] == chosen
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, SyntaxError) as error:
+        raise UnreadableFileError("report", "the pictures of this report cannot be read") from error
 
 
 def render_group(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], version: str) -> str:
@@ -92,7 +100,13 @@ def _box(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _small(png: str) -> str:
     from PIL import Image
 
-    picture = Image.open(BytesIO(b64decode(png))).convert("RGB")
+    try:
+        packed = Image.open(BytesIO(b64decode(png)), formats=["PNG"])
+    except Image.DecompressionBombError as error:
+        raise ValueError("picture too large") from error
+    if max(packed.size) > LARGEST:  # before it is unpacked
+        raise ValueError("picture too large")
+    picture = packed.convert("RGB")
     height = 2 * HEIGHT
     if picture.height > height:
         width = max(1, round(picture.width * height / picture.height))

@@ -51,10 +51,11 @@ def intensity_models(result: Segmentation) -> list[dict[str, Any]]:
     return out
 
 
-def bias_fields(result: Segmentation) -> list[dict[str, Any]]:
+def bias_fields(result: Segmentation, visible: npt.NDArray[np.bool_]) -> list[dict[str, Any]]:
     """By what factor each MR contrast is brighter or darker: an axial picture, and the range in the brain.
 
-    The field is known up to a constant; it is shown around its median in the brain.
+    The field is known up to a constant; it is shown around its median in the brain, where `visible`
+    (N, X, Y, Z).
     """
     inside, at = brain(result), center(result)
 
@@ -63,7 +64,7 @@ def bias_fields(result: Segmentation) -> list[dict[str, Any]]:
         b = b - np.median(b[inside])
         low, high = np.percentile(b[inside], [1, 99])
         reach = max(abs(low), abs(high), 0.05)
-        shown = np.where(result.case.valid[n], b / reach, np.nan)
+        shown = np.where(result.case.valid[n] & visible[n], b / reach, np.nan)
         return {
             "name": result.case.contrasts[n].name,
             "low": float(np.exp(low)),

@@ -7,18 +7,24 @@ import json
 import re
 from importlib.resources import files
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tumoar.errors import UnreadableFileError
+from tumoar.io.files import read_text
 from tumoar.report.content import FORMAT
 from tumoar.report.plots import Line, Mark, Span, plot
+from tumoar.report.schema import fault
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 VIEWER = "niivue-0.69.0.umd.js.gz"
+MOST_PAGE = 256 * 1024**2
+"""Bytes; pages stay below 25 MB."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 
@@ -53,19 +59,46 @@ def render(data: dict[str, Any]) -> str:
 
 
 def read_data(html: str) -> dict[str, Any]:
-    """The data that a page carries."""
+    """The data that a page carries; whatever is damaged is refused."""
     found = _DATA.search(html)
     if found is None:
-        raise UnreadableFileError("report", "this page is no report: it carries no data")
-    data: dict[str, Any] = json.loads(found[1])
+        raise UnreadableFileError(
+            "report", "this page is no report: it carries no data", do="segment again, or restore the page"
+        )
+    try:
+        data = json.loads(found[1], parse_constant=_no_number)
+        if _SURROGATE.search(found[1]):
+            json.dumps(data, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError) as error:  # a UnicodeEncodeError is a ValueError
+        raise _damaged("not valid JSON") from error
+    if not isinstance(data, dict):
+        raise _damaged("not a table")
     if data.get("format") != FORMAT:
         raise UnreadableFileError(
             "report",
             "the report's data is of another format",
-            found=data.get("format"),
+            found=data["format"] if isinstance(data.get("format"), int) else "no number",
             do=f"use the version of tumoar that wrote it, or segment again (this one reads {FORMAT})",
         )
+    why = fault(data)
+    if why is not None:
+        raise _damaged(why)
     return data
+
+
+def read_page(path: Path) -> dict[str, Any]:
+    """The data of a page on disk."""
+    return read_data(read_text(path, "the report", MOST_PAGE))
+
+
+def _damaged(found: str) -> UnreadableFileError:
+    return UnreadableFileError(
+        "report", "the report's data are damaged", found=found, do="segment again, or restore the page"
+    )
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def _intensity(row: dict[str, Any]) -> str:

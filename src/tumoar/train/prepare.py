@@ -70,7 +70,7 @@ def parse_heads(table: Mapping[str, Any]) -> HeadTable:
         for key in ("structures", "tissue", "volumes"):
             rows[key] = {name: tuple(values) for name, values in table[key].items()}
         return HeadTable(**rows)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ModelFileError("heads", "head table not usable", found=error) from error
 
 

@@ -2,15 +2,15 @@
 default:
     @just --list
 
-# ruff, types, fast tests
+# lint, types, fast tests
 check:
     ruff check . && ruff format --check . && mypy && python -m pytest -n 2
 
-# the long tests
+# long tests
 slow:
     python -m pytest -m slow
 
-# the documentation, live
+# documentation, live
 docs:
     mkdocs serve
 

@@ -1,8 +1,8 @@
 """How fast a cohort goes: many small processes or few large ones, and how time grows with subjects.
 
 Small simulated patients through `tumoar cohort`: two at a time with one thread each against one at a time
-with two threads; then 4 and 16 of them. What the engine itself costs is told by subjects that do nothing.
-The time of real patients, with which a study is worked out, is that of docs/results/patients.md.
+with two threads; then 4 and 16 of them. Subjects that do nothing show what the engine itself costs.
+The time of real patients, with which a study is worked out, is that of research/results/patients.md.
 
     python benchmarks/cohort.py [--quick] [--folder DIR]
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import mean, median
 
 PROJECT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(PROJECT / "experiments"), str(PROJECT / "tests")]
+sys.path[:0] = [str(PROJECT / "research"), str(PROJECT / "tests")]
 
 CORES, NODE_GB = 32, 128  # of the node that a study is worked out for
 PATIENTS = 1000
@@ -57,7 +57,7 @@ def engine_cost(folder: Path, count: int) -> tuple[float, float]:
 
 def real_patients() -> dict:
     """What real patients took, from the page of results: median core-seconds, and the largest memory."""
-    lines = (PROJECT / "docs" / "results" / "patients.md").read_text(encoding="utf-8").splitlines()
+    lines = (PROJECT / "research" / "results" / "patients.md").read_text(encoding="utf-8").splitlines()
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     rows = [dict(zip(table[0], cells)) for cells in table[1:]]
     rows = [row for row in rows if row["seconds"]]
@@ -163,7 +163,7 @@ def main() -> None:
     if not arguments.quick:
         studies = [study(figures, nodes) for nodes in (1, 10, 100)]
         text = page(figures, studies)
-        (PROJECT / "docs" / "results" / "cohort.md").write_text(text, encoding="utf-8")
+        (PROJECT / "research" / "results" / "cohort.md").write_text(text, encoding="utf-8")
         figures["studies"] = studies
     print(json.dumps(figures))
 

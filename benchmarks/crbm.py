@@ -110,7 +110,7 @@ def main() -> None:
         rows = [f"| {k} | {x} |" for k, x in figures.items()]
         about = __doc__.split("\n\n")[1].strip()
         text = ["# One field draw of the cRBM", "", about, "", "| figure | value |", "|---|---|", *rows, ""]
-        (PROJECT / "docs" / "results" / "crbm.md").write_text("\n".join(text), encoding="utf-8")
+        (PROJECT / "research" / "results" / "crbm.md").write_text("\n".join(text), encoding="utf-8")
     print(json.dumps(figures))
 
 

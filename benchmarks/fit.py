@@ -10,7 +10,7 @@ ratios of CPU time, the best of several repeats. The peer needs an interpreter w
 whole of Algorithm 2, from placement to the last iteration, runs on a patient drawn from the shipped model,
 with T1c, FLAIR and T2 at 1 mm, on as many threads as there are cores, two at most.
 
-Prints, as its last line, one JSON object; the full run writes docs/results/fit.md.
+Prints, as its last line, one JSON object; the full run writes research/results/fit.md.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def against_peer(python: str, repeats: int, spacing: float) -> dict[str, float]:
     alpha = merge_labels(atlas.alpha, columns)
     background = int(columns[atlas.background])
     pi = rasterize(placed.reference, placed.tetrahedra, alpha, placed.shape, background)
-    # The peer's classes are our mixtures, the background first; ours tell brain from the rest as well.
+    # The peer's classes are our mixtures, the background first; ours separate brain from the rest as well.
     into, C = classes_of(atlas)
     x_of_class = np.zeros(C, np.int64)
     x_of_class[into] = labels.x_of_l
@@ -194,7 +194,7 @@ def main() -> None:
             "CPU seconds, best of several; a ratio is the peer's time over ours, in one run on one machine. "
             "The whole: wall seconds, which other work on the machine lengthens (see load averages).\n\n"
         )
-        (ROOT / "docs" / "results" / "fit.md").write_text(header + table(figures), encoding="utf-8")
+        (ROOT / "research" / "results" / "fit.md").write_text(header + table(figures), encoding="utf-8")
     print(json.dumps(figures))
 
 

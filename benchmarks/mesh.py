@@ -281,7 +281,7 @@ def main():
             "# Mesh kernels\n\nWritten by `python benchmarks/mesh.py`. One thread, CPU seconds, best of "
             f"{repeats}; a ratio is the peer's time over ours, in one run on one machine.\n\n"
         )
-        target = ROOT / "docs" / "results" / "mesh.md"
+        target = ROOT / "research" / "results" / "mesh.md"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(header + table(figures), encoding="utf-8")
     print(json.dumps(figures))

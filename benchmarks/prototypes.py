@@ -6,7 +6,7 @@ The prototypes are scripts that lie beside the project, in `shared/prototypes`, 
 variable TUMOAR_PROTOTYPES says. Both sides run on one thread; seconds are CPU seconds, the best of several
 repeats, taken alternately. A ratio is our time over the prototype's: at most 1.5 is the goal.
 
-Prints, as its last line, one JSON object; the full run writes docs/results/prototypes.md.
+Prints, as its last line, one JSON object; the full run writes research/results/prototypes.md.
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ def main() -> None:
             for name, s in more.items():
                 print(f"{title(name)}: {s['ours']:.4f} / {s['prototype']:.4f} s", flush=True)
     if not quick:
-        target = PROJECT / "docs" / "results" / "prototypes.md"
+        target = PROJECT / "research" / "results" / "prototypes.md"
         target.write_text(page(rows, figures, repeats, load), encoding="utf-8")
     figures |= {f"{name}_ratio": round(s["ours"] / s["prototype"], 3) for name, s in rows.items()}
     print(json.dumps(figures | {"load": load}))

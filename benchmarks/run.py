@@ -5,12 +5,12 @@
 A whole head with tumor is drawn from the model and scanned as T1c, FLAIR, T2 and T1 at 1 mm; the same head is
 scanned with its skull stripped. Every run is the command as a user starts it: 200 + 50 sweeps, report
 included, compiled kernels in their cache (`cold`: none). `--fast` is compared by the Dice of its tumor with
-the drawn truth. What grows with threads, contrasts and voxels is told by short runs of 20 + 10 sweeps. The
+the drawn truth. Short runs of 20 + 10 sweeps show what grows with threads, contrasts and voxels. The
 peer gets the same images and threads; it knows no tumor, and is stopped after 15 times what our own run took:
 its row is then what it took at least. `load` is the machine's load when a run began, in which the run before
 still counts. `help_s` is the best of five of `tumoar --help`.
 
-Prints, as its last line, one JSON object; the full run writes docs/results/run.md.
+Prints, as its last line, one JSON object; the full run writes research/results/run.md.
 """
 
 from __future__ import annotations
@@ -236,8 +236,8 @@ def main() -> None:
         rows = runs(folder, options.threads, options.peer, options.quick)
     figures = summary(rows, options.threads)
     if not options.quick:
-        drawn(rows, PROJECT / "docs" / "figures" / "run.png")
-        (PROJECT / "docs" / "results" / "run.md").write_text(page(rows, figures), encoding="utf-8")
+        drawn(rows, PROJECT / "research" / "figures" / "run.png")
+        (PROJECT / "research" / "results" / "run.md").write_text(page(rows, figures), encoding="utf-8")
     print(json.dumps({name: round(value, 4) for name, value in figures.items()} | {"rows": rows}))
 
 

@@ -178,7 +178,7 @@ def main() -> None:
     figures = {k: round(float(f), 2) for k, f in figures.items()}
     if not options.quick:
         rows = "\n".join(f"| {name} | {value} |" for name, value in figures.items())
-        out = PROJECT / "docs" / "results" / "sampler.md"
+        out = PROJECT / "research" / "results" / "sampler.md"
         out.parent.mkdir(parents=True, exist_ok=True)
         what = " ".join(__doc__.split())
         page = f"# Sweeps and voxel passes\n\n{what}\n\n| figure | value |\n|---|---|\n{rows}\n"

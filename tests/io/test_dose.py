@@ -150,7 +150,7 @@ def test_structure_sets_of_others(tmp_path):
 
 @pytest.mark.shared
 def test_a_planning_systems_histograms(shared_data):
-    """Small organs of a clinical plan on a phantom; all structures in experiments/dose.py."""
+    """Small organs of a clinical plan on a phantom; all structures in research/dose.py."""
     import csv
 
     folder = shared_data / "radiotherapy" / "eclipse-ent"

@@ -1,0 +1,191 @@
+"""Documentation: links and paths exist, the navigation is complete, numbers equal those of the package."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tumoar.config import Config
+from tumoar.contrasts import default_contrasts
+from tumoar.io.models import default_model
+from tumoar.labels import default_labels
+from tumoar.model.generative import FULL
+from tumoar.model.theta_prior import WIDTH, mean_constraints
+from tumoar.train.atlas import AtlasSettings
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+FOLDERS = ("docs", "research", "benchmarks", "tests", "src", "examples", "recipes")
+
+if not (ROOT / "research").is_dir() or not (ROOT / "mkdocs.yml").is_file():
+    pytest.skip("a source distribution has no research folder", allow_module_level=True)
+
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "research").rglob("*.md")])
+FORM = ["Context", "Decision", "Evidence", "Consequences"]
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def _prose(path: Path) -> str:
+    """The page without fenced code."""
+    return re.sub(r"^(```|~~~).*?^\1", "", path.read_text("utf-8"), flags=re.M | re.S)
+
+
+def _anchors(path: Path) -> set[str]:
+    """Anchors of headings, as mkdocs and GitHub make them of words."""
+    headings = re.findall(r"^#+ +(.+)$", _prose(path), re.M)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", h.lower()).strip()) for h in headings}
+
+
+def _broken(path: Path, text: str) -> list[str]:
+    broken = []
+    for target in LINK.findall(text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        found = (path.parent / name).resolve() if name else path
+        outside = path.is_relative_to(DOCS) and not found.is_relative_to(DOCS)
+        if not found.exists() or outside or (anchor and anchor not in _anchors(found)):
+            broken.append(target)
+    return broken
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=_name)
+def test_every_link_leads_to_a_file_and_a_heading(path):
+    """Pages of docs/ link within docs/ only, since the site contains nothing else."""
+    assert _broken(path, _prose(path)) == []
+
+
+def test_a_broken_link_is_found():
+    page = DOCS / "index.md"
+    text = "[a](nowhere.md) [b](maths.md#nowhere) [c](../README.md) [d](maths.md#misprints-in-the-paper)"
+    assert _broken(page, text) == ["nowhere.md", "maths.md#nowhere", "../README.md"]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=_name)
+def test_every_path_in_code_font_exists(path):
+    """This is how docs/ refers to the rest of the repository; NAME and NNNN stand for any."""
+    named = re.findall(rf"`(?:python )?((?:{'|'.join(FOLDERS)})/[\w./-]*)[` ]", _prose(path))
+    missing = [name for name in named if not (ROOT / name).exists()]
+    assert [name for name in missing if not re.search("NAME|NNNN", name)] == []
+
+
+def test_the_navigation_lists_every_page_once():
+    listed = re.findall(r":\s+(\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def test_every_script_and_page_of_research_is_in_its_index():
+    research = ROOT / "research"
+    index = (research / "README.md").read_text("utf-8")
+    linked = {(research / target).resolve() for target in LINK.findall(index)}
+    pages = [*research.glob("*.py"), *research.glob("results/*.md"), *research.glob("notes/*.md")]
+    assert sorted(_name(page) for page in pages if page not in linked) == []
+
+
+def test_every_decision_is_one_page_in_the_same_form():
+    decisions = sorted((DOCS / "decisions").glob("0*.md"))
+    index = (DOCS / "decisions" / "index.md").read_text("utf-8")
+    assert len(decisions) > 10
+    for page in decisions:
+        text = page.read_text("utf-8")
+        assert re.findall(r"^## (.+)$", text, re.M) == FORM, page
+        assert len(text.splitlines()) <= 60, page
+        title = re.match(r"# \d{4} (.+)\n", text)[1]
+        assert f"[{page.name[:4]}]({page.name}) | {title} |" in index
+
+
+@pytest.fixture(scope="module")
+def maths():
+    return (DOCS / "maths.md").read_text("utf-8")
+
+
+def test_the_sizes_in_maths_are_those_of_the_label_table(maths):
+    labels = default_labels()
+    assert re.findall(r"\bK = (\d+)", maths) == [str(labels.K)]
+    assert re.findall(r"\bX = (\d+)", maths) == [str(labels.X)]
+    assert set(re.findall(r"\bQ = (\d+)", maths)) == {str(labels.Q)}
+    own, paper = re.findall(r"(\d+)\s+states \(l, z, y\)", maths), re.findall(r"and (\d+) states;", maths)
+    assert (own, paper) == ([str(len(labels.states))], ["31"])
+    assert re.findall(r"\| (\d+) states \|", maths) == own
+    assert re.findall(r"(\d+) of them in the brain", maths) == [str(labels.in_brain.sum())]
+
+
+def test_the_constraints_in_maths_are_those_of_the_contrasts(maths):
+    contrasts = [default_contrasts()[name] for name in ("T1", "T1c", "T2", "FLAIR", "CT", "other")]
+    rows = len(mean_constraints(default_labels(), contrasts)[1])
+    assert re.findall(r"(\d+) rows of Table 3 and (\d+) more", maths) == [("12", str(rows - 12))]
+
+
+def test_the_settings_in_maths_are_the_defaults(maths):
+    config = Config()
+    assert f"| {config.gem.w}, {config.gem.u} |" in maths
+    assert f"{config.gibbs.burn_in} + {config.gibbs.samples} sweeps" in maths
+    assert f"a gain of {config.gem.tolerance:.0e}".replace("e-0", "e-") in maths
+    assert f"lowered by {-config.level_y} nats" in maths
+    strengths = f"a strength of {config.soft_z.strength} (tumor) and {config.soft_y.strength} (core)"
+    assert strengths in re.sub(r"\s+", " ", maths)
+    assert (config.gibbs.full_every, config.gibbs.rest_every) == (10, 10), "maths.md says ten in words"
+    assert f"below {config.least_tumor} cm³" in maths
+    assert config.least_share == 1 / 5, "maths.md says one fifth"
+    assert f"and ends at {FULL}" in maths
+    assert f"probability {AtlasSettings().untrained} at nodes" in maths
+    assert WIDTH == 10, "maths.md says ten times as wide"
+
+
+def test_the_filters_in_maths_and_kernels_are_those_of_the_shipped_priors(maths):
+    model, kernels = default_model(), (DOCS / "kernels.md").read_text("utf-8")
+    for prior in (model.shape_z, model.shape_y):
+        assert f"{prior.w.shape}, ({len(prior.b)},), scalar" in maths
+        lines = prior.w.reshape(len(prior.w), -1)
+        kinds = {tuple(w if w[abs(w).argmax()] > 0 else -w) for w in lines}
+        assert f"{len(lines)} filters and {len(kinds)} kernels" in kernels
+
+
+def _cells(text: str, name: str) -> list[str]:
+    """The cells of the first row of a table that begins with `name`."""
+    row = re.search(rf"^\| \**{re.escape(name)}\** \|(.*)\|$", text, re.M)
+    assert row, name
+    return [cell.strip(" *") for cell in row[1].split("|")]
+
+
+def _rounded(cells: list[str], like: list[str]) -> list[str]:
+    return [f"{float(a):.{len(b.partition('.')[2])}f}" if b else "" for a, b in zip(cells, like)]
+
+
+def test_the_figures_in_evidence_are_those_of_the_pages():
+    evidence = (DOCS / "evidence.md").read_text("utf-8")
+    patients, calibration, atlas = (
+        (ROOT / "research" / "results" / f"{name}.md").read_text("utf-8")
+        for name in ("patients", "calibration", "atlas")
+    )
+    section = evidence.partition("## Calibration")[0]
+    names = re.findall(r"^\| \**((?:BraTS|mean)[^|*]*?)\** \|", section, re.M)
+    assert len(names) == 8
+    for name in names:
+        shown = _cells(section, name)
+        assert shown == _rounded(_cells(patients, name)[:4], shown), name
+    for kind in ("unseen", "drawn"):
+        core, whole = (float(_cells(calibration, f"{kind}_{m}_worst_tenth")[0]) for m in ("core", "whole"))
+        pair = rf"{core:.3f}\s+(?:for core )?and\s+{whole:.3f}"
+        assert re.search(pair, evidence), pair
+    heads = [_cells(atlas, f"as shipped, head {n}")[4:] for n in (10, 20)]
+    assert "| " + " | ".join(" / ".join(pair) for pair in zip(*heads)) + " |" in evidence
+
+
+def test_the_files_and_names_in_maths_exist(maths):
+    src = ROOT / "src" / "tumoar"
+    rows = re.findall(r"^\|.*\|(.*)\|[^|]*\|([^|]*)\|$", maths, re.M)
+    checked = 0
+    for names, files in rows:
+        paths = [src / name for name in re.findall(r"`([\w/]+\.py)`", files)]
+        text = "".join(path.read_text("utf-8") for path in paths)
+        for name in re.findall(r"`(?:\w*\.)?(\w+)`", names) if paths else ():
+            checked += 1
+            assert re.search(rf"\b{name}\b", text), f"{name} is not in {files}"
+    assert checked > 30

@@ -17,7 +17,7 @@ from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
 from tumoar.errors import IntegrityError, TumoarError, UsageError, not_written
 from tumoar.io.files import read_text, require_own
-from tumoar.io.manifest import digest_of_file, published, read_manifest, replace_text
+from tumoar.io.manifest import MANIFEST, digest_of_file, published, read_manifest, replace_text
 
 BIDS_VERSION = "1.10.0"
 DESCRIPTION = "dataset_description.json"

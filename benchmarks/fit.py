@@ -29,11 +29,7 @@ from mesh import ROOT, best, classes_of, drawn_image, head_grid, samseg_folder, 
 from nibabel import load
 from threadpoolctl import threadpool_limits
 
-from tumoar.assemble import build_case
-from tumoar.config import GemConfig
-from tumoar.contrasts import find_contrast
 from tumoar.inference import gem
-from tumoar.inference.affine import place_affine
 from tumoar.io.models import default_model
 from tumoar.io.samseg import MESH, import_samseg
 from tumoar.model import deformation, joint
@@ -45,7 +41,11 @@ from tumoar.numerics import tetra
 from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.numerics.voxels import UNUSED, WITH_DATA
+from tumoar.placement.affine import place_affine
+from tumoar.preprocess.case import build_case
 from tumoar.simulate import Acquisition, draw_patient
+from tumoar.vocabulary.config import GemConfig
+from tumoar.vocabulary.contrasts import find_contrast
 
 CONTRASTS = 2
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

@@ -24,12 +24,12 @@ import numba as nb
 import numpy as np
 from scipy import ndimage as ndi
 
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.samseg import MESH, import_samseg
-from tumoar.labels import default_labels
 from tumoar.model.atlas import Atlas, Placed, place
 from tumoar.numerics import tetra, tetra_cost, tetra_prior
 from tumoar.numerics.tetra_raster import rasterize
+from tumoar.vocabulary.labels import default_labels
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = (194, 201, 143)
@@ -242,7 +242,7 @@ def peak_memory():
     """Peak resident GB of a fresh process that rasterizes 17 labels on 256^3."""
     code = (
         "import re, sys; sys.path.insert(0, sys.argv[1]); import mesh, numpy as np\n"
-        "from tumoar.image import Grid; from tumoar.model.atlas import place, pi\n"
+        "from tumoar.geometry.image import Grid; from tumoar.model.atlas import place, pi\n"
         "a = np.diag([250 / 256] * 3 + [1.0]); a[:3, 3] = -124.5\n"
         "placed = place(mesh.lattice_atlas(17, 6.5, 250.0), np.eye(4), Grid((256,) * 3, a))\n"
         "pi(placed, placed.reference)\n"

@@ -24,7 +24,7 @@ from mesh import head_grid
 from threadpoolctl import threadpool_limits
 from timing import alternately
 
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.models import default_model
 from tumoar.io.shapes import section_shape
 from tumoar.io.store import load_sections

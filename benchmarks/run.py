@@ -32,9 +32,9 @@ from matplotlib.figure import Figure
 from timing import best
 
 from tumoar.api import load_result
-from tumoar.evaluate import dice
-from tumoar.inference.resample import resample
+from tumoar.geometry.resample import resample
 from tumoar.io.nifti import read_nifti
+from tumoar.result.scores import dice
 
 PROJECT = Path(__file__).resolve().parents[1]
 CONTRASTS = ("T1c", "FLAIR", "T2", "T1")

@@ -22,19 +22,19 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 from timing import best
 
-from tumoar.assemble import build_case
-from tumoar.config import Config, GemConfig, GibbsConfig
-from tumoar.contrasts import find_contrast
 from tumoar.inference import gem, gibbs
-from tumoar.inference.affine import place_affine
 from tumoar.io.models import default_model
-from tumoar.labels import default_labels
 from tumoar.model import joint
 from tumoar.model.bias import cosines
 from tumoar.model.conditionals import mode, sampler, update_theta
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import theta_prior
+from tumoar.placement.affine import place_affine
+from tumoar.preprocess.case import build_case
 from tumoar.simulate import Acquisition, draw_patient
+from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig
+from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.labels import default_labels
 
 PROJECT = Path(__file__).resolve().parents[1]
 LABELS = default_labels()

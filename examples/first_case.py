@@ -3,7 +3,7 @@
 import sys
 
 from tumoar import Case, Model, segment
-from tumoar.config import FAST
+from tumoar.vocabulary.config import FAST
 
 
 def main(t1c: str, flair: str, page: str) -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 
 from tumoar import Case, Model, segment
-from tumoar.config import Config
-from tumoar.pipeline import Given
+from tumoar.app.pipeline import Given
+from tumoar.vocabulary.config import Config
 
 
 def around(case: Case, tumor: np.ndarray, model: Model, config: Config | None = None):

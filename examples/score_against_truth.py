@@ -5,10 +5,10 @@ import sys
 import numpy as np
 
 from tumoar import Model, segment
-from tumoar.assemble import build_case, to_input
-from tumoar.config import FAST, Config
-from tumoar.evaluate import dice
+from tumoar.preprocess.case import build_case, to_input
+from tumoar.result.scores import dice
 from tumoar.simulate import Acquisition, draw_patient
+from tumoar.vocabulary.config import FAST, Config
 
 
 def main(seed: int, config: Config = FAST) -> dict[str, float]:

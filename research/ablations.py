@@ -28,13 +28,13 @@ from fits import COLUMNS, DECIDES, fitted
 from head_cases import LABELS, PROJECT, digest
 from samples import collected, patient, sampled
 
-from tumoar.config import Config, GemConfig, GibbsConfig
-from tumoar.evaluate import dice
-from tumoar.image import HOUNSFIELD_RANGE, HOUNSFIELD_UNIT, Case
+from tumoar.geometry.image import HOUNSFIELD_RANGE, HOUNSFIELD_UNIT, Case
 from tumoar.inference.tally import Votes
 from tumoar.io.models import default_model
 from tumoar.model.generative import Model
-from tumoar.result import organ_mask
+from tumoar.result.scores import dice
+from tumoar.result.segmentation import organ_mask
+from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig
 
 SCANS = ("T1c", "FLAIR", "T2", "CT")
 SLICES = 3.0

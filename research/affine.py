@@ -31,9 +31,10 @@ from head_cases import DATA, LABELS, PROJECT, at_one_mm, bare_case, digest, read
 from scipy import ndimage as ndi
 from scipy.spatial.transform import Rotation
 
-from tumoar.assemble import build_case
-from tumoar.image import Case, Grid, Image
-from tumoar.inference.affine import (
+from tumoar.geometry.image import Case, Grid, Image
+from tumoar.io.store import load_atlas
+from tumoar.model.atlas import Atlas
+from tumoar.placement.affine import (
     AFFINE,
     RADIUS,
     AffineConfig,
@@ -41,8 +42,8 @@ from tumoar.inference.affine import (
     refine,
     rotation_and_scales,
 )
-from tumoar.inference.signal import Signal
-from tumoar.inference.template import (
+from tumoar.placement.pyramid import Signal
+from tumoar.placement.template import (
     Template,
     at_rest,
     atlas_template,
@@ -51,8 +52,7 @@ from tumoar.inference.template import (
     landmarks,
     make_template,
 )
-from tumoar.io.store import load_atlas
-from tumoar.model.atlas import Atlas
+from tumoar.preprocess.case import build_case
 from tumoar.simulate import Acquisition, draw_place, simulate
 
 DECIDES = (

@@ -24,18 +24,19 @@ from pathlib import Path
 import numpy as np
 
 from tumoar.cli.train import identity, save_state, train_with_progress
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
+from tumoar.geometry.orientation import canonical
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.store import load_atlas
-from tumoar.labels import default_labels
 from tumoar.model.atlas import smooth
 from tumoar.numerics import tetra
 from tumoar.numerics.tetra_raster import rasterize
-from tumoar.orientation import canonical
 from tumoar.train.align import Alignment, align
 from tumoar.train.atlas import AtlasSettings, Level, fit, plan, to_atlas
+from tumoar.train.head_table import default_heads
 from tumoar.train.mesh import quality
-from tumoar.train.prepare import default_heads, prepare, volumes
+from tumoar.train.prepare import prepare, volumes
+from tumoar.vocabulary.labels import default_labels
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TUMOAR_DATA", ROOT.parent / "shared" / "data"))

@@ -16,14 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
+from tumoar.geometry.orientation import canonical
 from tumoar.io.nifti import read_nifti
-from tumoar.labels import Structure, default_labels
 from tumoar.numerics import tetra
 from tumoar.numerics.tetra_raster import rasterize
-from tumoar.orientation import canonical
 from tumoar.train.align import align
 from tumoar.train.atlas import AtlasSettings, Level, fit, train
-from tumoar.train.prepare import default_heads, prepare
+from tumoar.train.head_table import default_heads
+from tumoar.train.prepare import prepare
+from tumoar.vocabulary.labels import Structure, default_labels
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TUMOAR_DATA", ROOT.parent / "shared" / "data"))

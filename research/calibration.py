@@ -37,15 +37,11 @@ from scipy.ndimage import binary_dilation, binary_erosion
 from scipy.special import expit
 from vote_fractions import binned, pooled, table, worst_tenth
 
-from tumoar.config import Config, GemConfig, GibbsConfig
-from tumoar.contrasts import find_contrast
-from tumoar.evaluate import dice
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.inference import gibbs
 from tumoar.inference.schedule import Schedule
 from tumoar.inference.tally import Tally, Votes
 from tumoar.io.models import default_model
-from tumoar.labels import LabelTable
 from tumoar.model import joint
 from tumoar.model.atlas import pi as label_pi
 from tumoar.model.atlas import place
@@ -55,9 +51,13 @@ from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import ThetaPrior, expected_voxels, theta_prior
 from tumoar.numerics.distributions import Dirichlet, InverseWishart
 from tumoar.numerics.voxels import WITH_DATA
+from tumoar.result.scores import dice
 from tumoar.simulate import draw_place
 from tumoar.simulate.head import bend
 from tumoar.simulate.tissue import default_tissues
+from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig
+from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.labels import LabelTable
 
 CONTRASTS = tuple(find_contrast(name) for name in ("T1c", "FLAIR", "T2"))
 NOISE = 0.27  # SD in logs of intensity: about the difference of white and gray matter

@@ -101,7 +101,7 @@ def children(out: Path) -> dict[str, psutil.Process]:
     found = {}
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "tumoar.cohort.child" in words:
+        if "tumoar.cli.child" in words:
             path = Path(words[words.index("--output") + 1])
             if path.parent.parent == out:
                 found[path.name] = process

@@ -26,13 +26,13 @@ from fits import COLUMNS, DECIDES, PAPER, fitted, subset
 from head_cases import LABELS, PROJECT, digest
 from samples import SEED, collected, patient, sampled
 
-from tumoar.config import Config, GemConfig, GibbsConfig
-from tumoar.contrasts import core_is_identifiable, find_contrast
-from tumoar.evaluate import Scores, compare
 from tumoar.inference.tally import Votes
 from tumoar.io.models import default_model
 from tumoar.report.boxes import box_plots
-from tumoar.result import organ_mask
+from tumoar.result.scores import Scores, compare
+from tumoar.result.segmentation import organ_mask
+from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig
+from tumoar.vocabulary.contrasts import core_is_identifiable, find_contrast
 
 SCANS = ("T1c", "FLAIR", "T2", "DIR", "CT")
 COMBINATIONS = (("T1c", "FLAIR", "T2", "CT"), ("T1c", "FLAIR", "T2"), ("T1c", "FLAIR2"), ("T2", "DIR"))

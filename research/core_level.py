@@ -26,9 +26,9 @@ from head_cases import PROJECT, digest
 from samples import SCANS, collected, sampled
 from shape_cases import MODEL, load_models
 
-from tumoar.config import Config, GemConfig, GibbsConfig
-from tumoar.evaluate import dice
 from tumoar.io.models import default_model
+from tumoar.result.scores import dice
+from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig
 
 LEVELS = (0.0, -0.5, -1.0, -2.0)
 SLICES = 3.0

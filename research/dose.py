@@ -23,10 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tumoar.contours import pieces_of_outline
-from tumoar.dose import dvh, pieces_of_mask
+from tumoar.geometry.contours import pieces_of_outline
+from tumoar.geometry.pieces import pieces_of_mask
 from tumoar.io.dose import read_dose
 from tumoar.io.rtstruct import read_rtstruct
+from tumoar.radiotherapy.dvh import dvh
 
 PROJECT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TUMOAR_DATA", PROJECT.parent / "shared" / "data"))

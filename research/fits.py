@@ -31,21 +31,21 @@ from head_cases import DATA, LABELS, PROJECT, around_head, at_one_mm, bare_case,
 from shape_cases import MODEL, load_models
 from threadpoolctl import threadpool_limits
 
-from tumoar.config import Config, GemConfig
-from tumoar.contrasts import core_is_identifiable, find_contrast, tumor_is_constrained
-from tumoar.errors import FitError
-from tumoar.evaluate import dice
-from tumoar.image import Case
+from tumoar.app.pipeline import NO_TUMOR
+from tumoar.geometry.image import Case
 from tumoar.inference import gem, gibbs
-from tumoar.inference.affine import place_affine
 from tumoar.inference.tally import Votes
 from tumoar.io.models import default_model
 from tumoar.model import joint
 from tumoar.model.atlas import pi
 from tumoar.model.generative import Model
-from tumoar.pipeline import NO_TUMOR
-from tumoar.result import organ_mask
+from tumoar.placement.affine import place_affine
+from tumoar.result.scores import dice
+from tumoar.result.segmentation import organ_mask
 from tumoar.simulate import Acquisition, draw_place, simulate
+from tumoar.vocabulary.config import Config, GemConfig
+from tumoar.vocabulary.contrasts import core_is_identifiable, find_contrast, tumor_is_constrained
+from tumoar.vocabulary.errors import FitError
 
 HEADS = ("10", "20")
 SCANS = ("T1", "T1c", "FLAIR", "T2", "DIR", "CT")
@@ -57,7 +57,14 @@ SETS = (
     ("T1",),
     ("CT",),
 )
-DECIDES = ("config.py", "model/**/*.py", "numerics/*.py", "inference/*.py", "data/*.toml", "data/*.npz")
+DECIDES = (
+    "vocabulary/config.py",
+    "model/**/*.py",
+    "numerics/*.py",
+    "inference/*.py",
+    "data/*.toml",
+    "data/*.npz",
+)
 PRODUCT = {"FLAIR2": ("FLAIR", "T2")}
 TALLEST = 220.0
 """mm of head, from the crown down, as a case keeps it."""

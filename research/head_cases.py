@@ -10,12 +10,13 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from tumoar.contrasts import find_contrast
-from tumoar.image import Case, Grid, Image, Input, is_valid, transformed
-from tumoar.inference.resample import resample_valid
-from tumoar.labels import default_labels
+from tumoar.geometry.image import Case, Grid, Image, Input, is_valid, transformed
+from tumoar.geometry.resample import resample_valid
 from tumoar.simulate.scanner import over_same_field
-from tumoar.train.prepare import default_heads, prepare
+from tumoar.train.head_table import default_heads
+from tumoar.train.prepare import prepare
+from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.labels import default_labels
 
 PROJECT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TUMOAR_DATA", PROJECT.parent / "shared" / "data"))
@@ -37,7 +38,7 @@ def read_head(name: str, cache: Path) -> tuple[np.ndarray, np.ndarray, Grid]:
     image = nib.as_closest_canonical(nib.load(DATA / "heads" / f"head_{name}.nii.gz"))
     source = np.asarray(image.dataobj).astype(np.int16)
     grid = Grid(source.shape, image.affine)
-    made_by = ("data/heads.toml", "data/labels.toml", "train/prepare.py", "train/orbits.py")
+    made_by = ("data/heads.toml", "data/labels.toml", "train/prepare.py", "train/eye_sockets.py")
     kept = cache / f"head_{name}_{digest(__file__, made_by)}.npy"
     if not kept.exists():
         np.save(kept, prepare(source, grid, default_heads(), LABELS, name=name))

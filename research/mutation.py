@@ -6,7 +6,7 @@ fixed seed; changes of type annotations, which are never looked at, are none. A 
 has survived: it is explained below, or a test is missing.
 
     pip install cosmic-ray
-    python research/mutation.py [--quick] [--targets image.py …] [--keep FILE]
+    python research/mutation.py [--quick] [--targets geometry/image.py …] [--keep FILE]
 
 What was found is kept in FILE, line by line, so that a stop loses nothing and a second start goes on.
 """
@@ -47,7 +47,7 @@ NIFTI = ("tests/io/test_nifti.py", "tests/cli/test_inspect.py", "tests/io/test_n
 
 AFTER = """The score is that of the tests as they are now. Twenty-three more changes had survived at first,
 and have a test since: values that could be written to, the volume of a voxel, excluded voxels, turns and
-axes at their bounds (`image.py`); voxels without a value, headers of a megabyte, files of three bytes, units
+axes at their bounds (`geometry/image.py`); voxels without a value, headers of a megabyte, files of three bytes, units
 and rotations in their sentences (`io/nifti*.py`); folders of too many files, folders named as slices, slices
 turned, scaled or alone (`io/dicom.py`); volumes of edema in every sample (`inference/tally.py`, where votes
 of several chains got a test before they were tried); expected voxels that are not whole
@@ -68,8 +68,8 @@ class Target:
 
 
 TARGETS = (
-    Target("image.py", 60, ("tests/test_image.py",)),
-    Target("orientation.py", 50, ("tests/test_orientation.py",)),
+    Target("geometry/image.py", 60, ("tests/test_image.py",)),
+    Target("geometry/orientation.py", 50, ("tests/test_orientation.py",)),
     Target("io/nifti.py", 60, NIFTI),
     Target("io/nifti_header.py", 40, NIFTI),
     Target("io/dicom.py", 20, ("tests/io/test_dicom.py", "tests/io/test_security.py")),

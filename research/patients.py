@@ -23,9 +23,9 @@ import numpy as np
 from vote_fractions import binned, pooled, table
 
 from tumoar.api import load_result
-from tumoar.evaluate import Scores, compare
 from tumoar.io.nifti import read_nifti
 from tumoar.report.boxes import box_plots
+from tumoar.result.scores import Scores, compare
 
 PROJECT = Path(__file__).resolve().parents[1]
 RESULTS = PROJECT / "research" / "results"

@@ -22,9 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tumoar.image import Grid, Image
-from tumoar.inference.place import DOUBTFUL
-from tumoar.inference.register import (
+from tumoar.geometry.image import Grid, Image
+from tumoar.geometry.orientation import canonical
+from tumoar.geometry.resample import resample
+from tumoar.io.nifti import read_nifti
+from tumoar.preprocess.alignment import DOUBTFUL
+from tumoar.preprocess.register import (
     distance,
     looks_mirrored,
     mirrored,
@@ -33,9 +36,6 @@ from tumoar.inference.register import (
     register,
     rigid,
 )
-from tumoar.inference.resample import resample
-from tumoar.io.nifti import read_nifti
-from tumoar.orientation import canonical
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TUMOAR_DATA", ROOT.parent / "shared" / "data")) / "patients"

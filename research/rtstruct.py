@@ -28,12 +28,12 @@ import highdicom as hd
 import numpy as np
 from scipy import ndimage as ndi
 
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.dicom import Series, grid_of, only_series
 from tumoar.io.rois import Roi
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.io.seg import write_seg
-from tumoar.labels import Code
+from tumoar.vocabulary.labels import Code
 
 PROJECT = Path(__file__).resolve().parents[1]
 RESULT = PROJECT / "research" / "results" / "rtstruct.md"

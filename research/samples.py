@@ -30,14 +30,14 @@ from head_cases import PROJECT, digest
 from threadpoolctl import threadpool_limits
 from vote_fractions import binned, pooled, table, worst_tenth
 
-from tumoar.config import Config, GemConfig, GibbsConfig
-from tumoar.evaluate import dice
-from tumoar.image import Case
+from tumoar.geometry.image import Case
 from tumoar.inference import gibbs
 from tumoar.inference.gem import Fit
 from tumoar.inference.tally import Tally, Votes
 from tumoar.io.models import default_model
 from tumoar.model.generative import Model, with_prior
+from tumoar.result.scores import dice
+from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig
 
 Mask = npt.NDArray[np.bool_]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.models import default_model
 from tumoar.io.nifti import write_nifti
 from tumoar.io.store import atlas_section, load_sections, save_sections

@@ -14,10 +14,11 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from tumoar.image import Grid
-from tumoar.labels import default_labels
-from tumoar.train.prepare import default_heads, prepare
+from tumoar.geometry.image import Grid
+from tumoar.train.head_table import default_heads
+from tumoar.train.prepare import prepare
 from tumoar.train.surroundings import average
+from tumoar.vocabulary.labels import default_labels
 
 PROJECT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TUMOAR_DATA", PROJECT.parent / "shared" / "data"))

@@ -23,24 +23,24 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.assemble import build_case
-from tumoar.config import GemConfig
-from tumoar.evaluate import dice
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
+from tumoar.geometry.resample import resample
 from tumoar.inference import gem
-from tumoar.inference.affine import place_affine
 from tumoar.inference.initialise import voxels_in_use
-from tumoar.inference.resample import resample
 from tumoar.inference.tally import Votes
 from tumoar.io.models import default_model
 from tumoar.model import joint
 from tumoar.model.atlas import pi as label_pi
 from tumoar.model.generative import Model
-from tumoar.result import organ_mask
+from tumoar.placement.affine import place_affine
+from tumoar.preprocess.case import build_case
+from tumoar.result.scores import dice
+from tumoar.result.segmentation import organ_mask
 from tumoar.simulate import Acquisition, Truth, simulate
 from tumoar.simulate.head import draw_head
 from tumoar.simulate.patient import Maps
 from tumoar.simulate.scanner import rigid_motion
+from tumoar.vocabulary.config import GemConfig
 
 Masks = Mapping[str, npt.NDArray[np.bool_]]
 PROJECT = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
 
 CENTER_GY, GRADIENT = 54.0, 1.0  # Gy, Gy per mm
 FINE = 0.05  # mm, to know the shares of voxels

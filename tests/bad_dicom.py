@@ -6,7 +6,7 @@ import numpy as np
 from pydicom import dcmread
 from rt_files import save
 
-from tumoar.errors import ChannelError, GeometryError, UnreadableFileError
+from tumoar.vocabulary.errors import ChannelError, GeometryError, UnreadableFileError
 
 
 def drop(*which):

@@ -20,10 +20,10 @@ from pydicom import dcmread
 from rt_files import enhanced, save, write_series
 from scipy.spatial.transform import Rotation
 
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io import store
-from tumoar.labels import default_labels
 from tumoar.model.atlas import Atlas
+from tumoar.vocabulary.labels import default_labels
 
 Arguments = list[object]
 

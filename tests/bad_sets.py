@@ -12,7 +12,7 @@ from nifti_files import head, put
 from rt_files import write_series
 from synthetic_heads import head_grid, synthetic_head
 
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
 from tumoar.io.nifti import write_nifti
 
 __all__ = ["ROWS"]

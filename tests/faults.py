@@ -49,8 +49,8 @@ def _in_child(action: Callable[[], object], at: int | None, error: int | None) -
 
 
 def _act(action: Callable[[], object], at: int | None, error: int | None, pipe: int) -> int:
-    from tumoar.errors import OutputError
     from tumoar.io import manifest
+    from tumoar.vocabulary.errors import OutputError
 
     done = 0
 

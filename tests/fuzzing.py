@@ -13,11 +13,11 @@ from nifti_files import AFFINE, content
 from pydicom import dcmread
 from rt_files import PLANTED, write_rtdose, write_series
 
-from tumoar.errors import TumoarError
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
 from tumoar.io.dose import read_dose
 from tumoar.io.images import read_image
 from tumoar.io.nifti import read_nifti
+from tumoar.vocabulary.errors import TumoarError
 
 SLOW = 10.0  # seconds of a processor that no file may take
 HANGING = 60.0  # seconds by the clock, on a machine that may be busy

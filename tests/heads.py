@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tumoar.image import Grid
-from tumoar.labels import LabelTable, default_labels
+from tumoar.geometry.image import Grid
+from tumoar.vocabulary.labels import LabelTable, default_labels
 
 FIELD = np.array([176.0, 216.0, 200.0])
 """mm; the origin of the world is 8 mm behind and 16 mm below the field's center."""

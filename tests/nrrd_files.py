@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 
 TO_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 

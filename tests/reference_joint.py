@@ -8,10 +8,10 @@ import numpy as np
 import reference_voxels as reference
 from scipy import stats
 
-from tumoar.labels import LabelTable
 from tumoar.model.gmm import Theta
 from tumoar.model.shape.crbm import CRBM
 from tumoar.model.theta_prior import ThetaPrior
+from tumoar.vocabulary.labels import LabelTable
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage as ndi
 
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 
 SIZE = (22, 18, 9)
 

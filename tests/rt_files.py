@@ -12,7 +12,7 @@ from pydicom import Dataset, FileMetaDataset
 from pydicom.sequence import Sequence
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 
 CT, MR = "1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.4"
 RTDOSE, RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.2", "1.2.840.10008.5.1.4.1.1.481.3"

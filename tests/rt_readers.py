@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.path import Path as Polygon
 from pydicom import Dataset, dcmread
 
-from tumoar.contours import filled
+from tumoar.geometry.contours import filled
 from tumoar.io.dicom import Series, grid_of
 from tumoar.io.rtstruct import read_rtstruct
 

@@ -3,9 +3,9 @@
 import numpy as np
 import reference_tetra as ref
 
-from tumoar.image import Grid
-from tumoar.labels import default_labels
+from tumoar.geometry.image import Grid
 from tumoar.model.atlas import Atlas
+from tumoar.vocabulary.labels import default_labels
 
 LABELS = default_labels()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import reference_tetra
 
-from tumoar.contrasts import find_contrast
-from tumoar.image import Case, Grid, Input
-from tumoar.labels import default_labels
+from tumoar.geometry.image import Case, Grid, Input
 from tumoar.model.atlas import Atlas
+from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.labels import default_labels
 
 LABELS = default_labels()
 SIZE = 48

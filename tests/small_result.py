@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import small_head
 
-from tumoar.config import Config, GibbsConfig
-from tumoar.inference.affine import AffineResult
 from tumoar.inference.gem import Fit, Step, placed_on
 from tumoar.inference.gibbs import Info
 from tumoar.inference.initialise import tied
 from tumoar.inference.tally import Tally
-from tumoar.labels import LabelTable
 from tumoar.model.gmm import Theta
 from tumoar.model.joint import Labels
-from tumoar.result import Segmentation
+from tumoar.placement.affine import AffineResult
+from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.config import Config, GibbsConfig
+from tumoar.vocabulary.labels import LabelTable
 
 CONFIG = Config(gibbs=GibbsConfig(burn_in=3, samples=6))
 

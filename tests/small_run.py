@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import small_head
 
-from tumoar.config import Config, GemConfig, GibbsConfig, Level
+from tumoar.app.pipeline import segment
 from tumoar.model.generative import Model
 from tumoar.model.shape.mrf import FirstOrderMRF
-from tumoar.pipeline import segment
+from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig, Level
 
 MODEL = Model(small_head.atlas(), FirstOrderMRF(0.4), FirstOrderMRF(0.4), small_head.TUMOR_MM3, {"a": "b"})
 CONFIG = Config(
@@ -36,8 +36,8 @@ def stand_ins(case=None, model=None):
     import sys
 
     import tumoar.cli  # noqa: F401
-    from tumoar import pipeline
-    from tumoar.inference.affine import AffineResult
+    from tumoar.app import pipeline
+    from tumoar.placement.affine import AffineResult
 
     command = sys.modules["tumoar.cli.segment"]  # the name in the package is the command itself
     place = AffineResult(np.eye(4), {"gain": 0.5})

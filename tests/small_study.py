@@ -9,11 +9,11 @@ import small_head
 from rt_files import write_series
 from small_result import small_result
 
-from tumoar.image import Grid, frame_digest
+from tumoar.geometry.image import Grid, frame_digest
 from tumoar.inference.tally import Tally
 from tumoar.io.dicom import digest_of, only_series
-from tumoar.io.results import Options, write_result
 from tumoar.model.joint import Labels
+from tumoar.result.folder import Options, write_result
 
 N = small_head.SIZE
 SHIFT = np.eye(4)

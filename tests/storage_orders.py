@@ -6,7 +6,7 @@ from itertools import permutations, product
 
 import numpy as np
 
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
 
 ORDERS = [(axes, flips) for axes in permutations(range(3)) for flips in product((False, True), repeat=3)]
 

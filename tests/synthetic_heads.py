@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
 
 AXES = np.array([30.0, 36.0, 33.0])  # mm from the center to the scalp
 TISSUES = ("air", "scalp", "skull", "brain", "csf", "lesion")

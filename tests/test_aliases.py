@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tumoar.aliases import canonical_name, parse_map, rename
-from tumoar.errors import TumoarError, UsageError
-from tumoar.labels import default_labels
+from tumoar.vocabulary.aliases import canonical_name, parse_map, rename
+from tumoar.vocabulary.errors import TumoarError, UsageError
+from tumoar.vocabulary.labels import default_labels
 
 OURS = [organ.name for organ in default_labels().organs]
 TABLE = tomllib.loads(files("tumoar").joinpath("data/aliases.toml").read_text(encoding="utf-8"))

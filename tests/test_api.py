@@ -9,9 +9,9 @@ from small_run import run
 from synthetic_heads import synthetic_head
 
 import tumoar
-from tumoar.errors import UnreadableFileError
 from tumoar.io.nifti import write_nifti
-from tumoar.io.results import Options, write_result
+from tumoar.result.folder import Options, write_result
+from tumoar.vocabulary.errors import UnreadableFileError
 
 
 def test_a_case_is_read_by_contrast(tmp_path):

@@ -11,12 +11,12 @@ from rt_files import write_rtdose, write_series
 from small_run import run
 
 from tumoar.api import Segmentation
-from tumoar.contours import filled
-from tumoar.errors import ChannelError, GeometryError
-from tumoar.image import Grid, Image
+from tumoar.geometry.contours import filled
+from tumoar.geometry.image import Grid, Image
 from tumoar.io.dicom import grid_of, only_series
 from tumoar.io.dose import read_dose
 from tumoar.io.rtstruct import read_rtstruct
+from tumoar.vocabulary.errors import ChannelError, GeometryError
 
 N = small_head.SIZE
 FLIP = np.array([[-1.0, 0, 0, N - 1], [0, -1, 0, N - 1], [0, 0, 1, 0], [0, 0, 0, 1]])

@@ -7,11 +7,11 @@ import pytest
 from storage_orders import ORDERS, stored
 from synthetic_heads import AXES, head_grid, synthetic_head, with_header_moved
 
-from tumoar import assemble
-from tumoar.assemble import MARGIN, build_case, to_input
-from tumoar.errors import ChannelError, GeometryError, UsageError
-from tumoar.image import HOUNSFIELD_UNIT, Grid, Image
-from tumoar.inference.register import apply, distance, rigid
+from tumoar.geometry.image import HOUNSFIELD_UNIT, Grid, Image
+from tumoar.preprocess import case as assemble
+from tumoar.preprocess.case import MARGIN, build_case, to_input
+from tumoar.preprocess.register import apply, distance, rigid
+from tumoar.vocabulary.errors import ChannelError, GeometryError, UsageError
 
 THICK = (0.75, 0.75, 2.4)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from analytic_shapes import linear_dose, shapes
 
-from tumoar.contours import Outline, filled, pieces_of_outline, stacked
-from tumoar.dose import dvh
-from tumoar.errors import GeometryError
-from tumoar.image import Grid
+from tumoar.geometry.contours import Outline, filled, pieces_of_outline, stacked
+from tumoar.geometry.image import Grid
+from tumoar.radiotherapy.dvh import dvh
+from tumoar.vocabulary.errors import GeometryError
 
 ANGLE = np.linspace(0, 2 * np.pi, 121)[:-1]
 CIRCLE = np.stack([np.cos(ANGLE), np.sin(ANGLE), 0 * ANGLE], 1)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tumoar.config import Config
-from tumoar.contrasts import default_contrasts
 from tumoar.io.models import default_model
-from tumoar.labels import default_labels
 from tumoar.model.generative import FULL
 from tumoar.model.theta_prior import WIDTH, mean_constraints
 from tumoar.train.atlas import AtlasSettings
+from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.contrasts import default_contrasts
+from tumoar.vocabulary.labels import default_labels
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from analytic_shapes import CENTER_GY, GRADIENT, linear_dose, mask_of, possible, shapes
 
-from tumoar.dose import Dvh, Pieces, band, dvh, pieces_of_mask, thinned
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
+from tumoar.geometry.pieces import Pieces, pieces_of_mask
+from tumoar.radiotherapy.dvh import Dvh, band, dvh, thinned
 
 PERCENTS = (5, 50, 95)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tumoar.evaluate import Scores, compare, compare_organs, dice, summarize
-from tumoar.labels import default_labels
+from tumoar.result.scores import Scores, compare, compare_organs, dice, summarize
+from tumoar.vocabulary.labels import default_labels
 
 
 def ball(shape, spacing, center, radius):

@@ -8,12 +8,12 @@ import pytest
 import small_head
 from small_run import CONFIG, MODEL, run
 
-from tumoar import pipeline as line
-from tumoar.config import Config, GibbsConfig
-from tumoar.inference.affine import AffineResult
+from tumoar.app import pipeline as line
 from tumoar.io.nifti import write_nifti
-from tumoar.io.results import Options, write_result
-from tumoar.quality import Note
+from tumoar.placement.affine import AffineResult
+from tumoar.preprocess.quality import Note
+from tumoar.result.folder import Options, write_result
+from tumoar.vocabulary.config import Config, GibbsConfig
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

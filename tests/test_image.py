@@ -8,8 +8,17 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from tumoar.contrasts import find_contrast
-from tumoar.image import HOUNSFIELD_UNIT, Case, Grid, Image, Input, is_canonical, is_valid, transformed
+from tumoar.geometry.image import (
+    HOUNSFIELD_UNIT,
+    Case,
+    Grid,
+    Image,
+    Input,
+    is_canonical,
+    is_valid,
+    transformed,
+)
+from tumoar.vocabulary.contrasts import find_contrast
 
 GRID = Grid((4, 5, 6), np.eye(4))
 T1C = Input("T1c", "a.nii", GRID, "RAS", np.eye(4))

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tumoar.dose import Dvh
-from tumoar.errors import TumoarError, UsageError
 from tumoar.io.files import read_toml
-from tumoar.labels import default_labels
-from tumoar.limits import LIGHTS, Limit, default_limits, judge, measure, parse_limits
+from tumoar.radiotherapy.dvh import Dvh
+from tumoar.radiotherapy.limits import LIGHTS, Limit, default_limits, judge, measure, parse_limits
+from tumoar.vocabulary.errors import TumoarError, UsageError
+from tumoar.vocabulary.labels import default_labels
 
 DVH = Dvh(np.linspace(60, 0, 601), np.full(601, 0.01))
 

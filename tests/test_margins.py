@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tumoar.errors import UsageError
-from tumoar.margins import Margins, grown, grown_within, parse_margins, ventricles
+from tumoar.radiotherapy.margins import Margins, grown, grown_within, parse_margins, ventricles
+from tumoar.vocabulary.errors import UsageError
 
 
 def ball(shape, spacing, center, radius):

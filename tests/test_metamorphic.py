@@ -19,12 +19,12 @@ from rt_files import write_series
 from small_run import CONFIG, MODEL, Memory
 from synthetic_heads import synthetic_head
 
-from tumoar.assemble import build_case
-from tumoar.contrasts import find_contrast
-from tumoar.image import Grid
+from tumoar.app.pipeline import segment
+from tumoar.geometry.image import Grid
 from tumoar.io.images import read_scan
 from tumoar.io.nifti import read_nifti
-from tumoar.pipeline import segment
+from tumoar.preprocess.case import build_case
+from tumoar.vocabulary.contrasts import find_contrast
 
 LABELS = small_head.LABELS
 NO_TUMOR = CONFIG.model_copy(update={"tumor": False})

@@ -11,13 +11,13 @@ from rt_files import write_series
 from small_run import run
 from synthetic_heads import head_grid, synthetic_head
 
-from tumoar.assemble import build_case
-from tumoar.contrasts import find_contrast
-from tumoar.errors import ChannelError, GeometryError, TumoarError
-from tumoar.image import Grid, Image
-from tumoar.inference.register import rigid
+from tumoar.geometry.image import Grid, Image
 from tumoar.io.images import read_scans
-from tumoar.review import review
+from tumoar.preprocess.case import build_case
+from tumoar.preprocess.register import rigid
+from tumoar.result.checks import review
+from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.errors import ChannelError, GeometryError, TumoarError
 
 GRID = Grid((8, 6, 4), np.diag([-1.0, -1.5, 2.0, 1.0]))
 SUSPICIONS = ("B32", "B33", "B35", "B36")

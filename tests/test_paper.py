@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tumoar.contrasts import core_is_identifiable, default_contrasts, tumor_is_constrained
-from tumoar.labels import default_labels
+from tumoar.vocabulary.contrasts import core_is_identifiable, default_contrasts, tumor_is_constrained
+from tumoar.vocabulary.labels import default_labels
 
 labels = default_labels()
 ADDED = "deep gray matter"

@@ -9,15 +9,15 @@ import small_head
 from scipy import ndimage as ndi
 from small_run import CONFIG, MODEL, Memory, run
 
-from tumoar.config import Config
-from tumoar.contrasts import find_contrast
-from tumoar.errors import ChannelError
-from tumoar.image import Grid
+from tumoar.app.pipeline import Given
+from tumoar.geometry.image import Grid
 from tumoar.inference.gem import placed_on
 from tumoar.inference.tally import Tally
 from tumoar.numerics.threads import use_threads
-from tumoar.pipeline import Given
-from tumoar.review import check_coverage, review
+from tumoar.result.checks import check_coverage, review
+from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.errors import ChannelError
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_small_part_apart_is_left_out_unless_it_has_core(undisturbed):
 
 
 def test_review_tells_of_parts_left_out(undisturbed, monkeypatch):
-    monkeypatch.setattr("tumoar.review.LEAST_APART", 0.02)
+    monkeypatch.setattr("tumoar.result.checks.LEAST_APART", 0.02)
     cubic = undisturbed.case.grid.voxel_volume / 1000
     config = undisturbed.config.model_copy(update={"least_tumor": 5 * cubic, "least_share": 0.2})
     result, _ = _with_part_apart(replace(undisturbed, config=config), core=False)

@@ -7,10 +7,10 @@ import pytest
 from nifti_files import SHAPE, head
 from numpy.testing import assert_array_equal
 
-from tumoar import quality
-from tumoar.errors import ChannelError
-from tumoar.image import Grid, Image
-from tumoar.quality import check_distinct, check_image, kind_of
+from tumoar.geometry.image import Grid, Image
+from tumoar.preprocess import quality
+from tumoar.preprocess.quality import check_distinct, check_image, kind_of
+from tumoar.vocabulary.errors import ChannelError
 
 BRAIN = head() > 100
 GRID = Grid(SHAPE, np.eye(4))

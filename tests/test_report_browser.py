@@ -11,7 +11,7 @@ import pytest
 from matplotlib.image import imread
 from small_result import small_result
 
-from tumoar.quality import Note
+from tumoar.preprocess.quality import Note
 from tumoar.report import render, report_data
 from tumoar.report.volumes import center
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from small_result import small_result
 
 import tumoar.cli as cli
-from tumoar.errors import UnreadableFileError
 from tumoar.io.manifest_schema import seal
-from tumoar.io.results import Options, write_result
-from tumoar.quality import Note
+from tumoar.preprocess.quality import Note
 from tumoar.report import read_data, render, report_data, schema
+from tumoar.result.folder import Options, write_result
+from tumoar.vocabulary.errors import UnreadableFileError
 
 NOTES = (Note("B40", "eyes cannot be seen"),)
 CURVE = {"name": "Brainstem", "color": "#2ca02c", "dose": [0.0, 30.0], "volume": [100.0, 0.0]}

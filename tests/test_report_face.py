@@ -17,11 +17,11 @@ import small_head
 from heads import analytic_head
 from small_result import small_result
 
-from tumoar.image import Grid
-from tumoar.labels import default_labels
+from tumoar.geometry.image import Grid
 from tumoar.model.atlas import Atlas, place
 from tumoar.report import face, read_data, render, report_data
 from tumoar.report.group import thumbnails
+from tumoar.vocabulary.labels import default_labels
 
 TABLE = default_labels()
 SKIN = {  # mm from the center of the brain of the analytic head

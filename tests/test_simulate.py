@@ -7,13 +7,13 @@ import pytest
 from heads import analytic_head
 from scipy import ndimage as ndi
 
-from tumoar.contrasts import default_contrasts
-from tumoar.labels import default_labels
 from tumoar.simulate import Acquisition, draw_blob, draw_place, simulate
 from tumoar.simulate.patient import displace
 from tumoar.simulate.scanner import bias_shape, over_same_field
 from tumoar.simulate.tissue import default_tissues
-from tumoar.train.prepare import default_heads
+from tumoar.train.head_table import default_heads
+from tumoar.vocabulary.contrasts import default_contrasts
+from tumoar.vocabulary.labels import default_labels
 
 LABELS = default_labels()
 TISSUES = default_tissues()

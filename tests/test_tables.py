@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tumoar.io.results import write_table
-from tumoar.tables import FORMULA, cell, to_tsv
+from tumoar.result.folder import write_table
+from tumoar.vocabulary.tables import FORMULA, cell, to_tsv
 
 
 @pytest.mark.parametrize(

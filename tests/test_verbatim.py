@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tumoar.evaluate import Scores
 from tumoar.report.boxes import box_plots
 from tumoar.report.verbatim import verbatim
+from tumoar.result.scores import Scores
 
 SCORES = Scores(0.5, 1.0, 0.5, 0.5, 0.5, 1.0, 1.0)
 

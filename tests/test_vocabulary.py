@@ -8,9 +8,9 @@ from importlib.resources import files
 
 import pytest
 
-from tumoar.contrasts import find_contrast, parse_contrasts
-from tumoar.errors import ModelFileError, UsageError
-from tumoar.labels import default_labels, parse_labels
+from tumoar.vocabulary.contrasts import find_contrast, parse_contrasts
+from tumoar.vocabulary.errors import ModelFileError, UsageError
+from tumoar.vocabulary.labels import default_labels, parse_labels
 
 
 def _table(name):

@@ -12,7 +12,6 @@ from scipy.special import logsumexp
 
 from tumoar.inference import gibbs
 from tumoar.inference.schedule import Schedule
-from tumoar.labels import LabelTable
 from tumoar.model import joint
 from tumoar.model.gmm import Theta
 from tumoar.model.shape.base import FlatPrior, ShapePrior
@@ -20,6 +19,7 @@ from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics.distributions import Dirichlet, InverseWishart
 from tumoar.numerics.voxels import UNUSED, WITH_DATA
+from tumoar.vocabulary.labels import LabelTable
 
 LABELS = tiny.LABELS
 LEVELS = (0, 1, 2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tumoar.labels import Gmm, LabelTable, Structure, TumorClass
 from tumoar.model.gmm import Theta
 from tumoar.model.shape.crbm import CRBM
 from tumoar.model.theta_prior import ThetaPrior
+from tumoar.vocabulary.labels import Gmm, LabelTable, Structure, TumorClass
 
 LABELS = LabelTable(
     structures=(

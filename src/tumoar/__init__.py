@@ -5,7 +5,7 @@ from tumoar import Case, Model, segment, load_result
 
 from typing import Any
 
-__version__ = "0.1.0.dev0"
+from tumoar.version import __version__
 
 __all__ = ["Case", "Config", "Model", "Segmentation", "__version__", "load_result", "segment"]
 
@@ -17,3 +17,8 @@ def __getattr__(name: str) -> Any:
     from tumoar import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    """The names that can be imported."""
+    return sorted(__all__)

@@ -10,28 +10,30 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tumoar import image, result
-from tumoar.assemble import build_case
-from tumoar.config import Config
-from tumoar.deliver import deliver
-from tumoar.dose import Dvh, Sampled, dvh, pieces_of_mask, thinned
-from tumoar.errors import GeometryError
+from tumoar.app.pipeline import Given, Progress
+from tumoar.app.pipeline import segment as _segment
+from tumoar.geometry import image
+from tumoar.geometry.pieces import pieces_of_mask
 from tumoar.inference.tally import Votes
 from tumoar.io.dicom import grid_of
 from tumoar.io.dose import GivenDose, load_dose, require_dose
 from tumoar.io.images import read_scans, series_at
 from tumoar.io.models import default_model, load_model
 from tumoar.io.nifti import read_nifti
-from tumoar.io.results import read_manifest, replace_text
 from tumoar.io.rois import Roi, look_of
 from tumoar.io.rtstruct_write import write_rtstruct
-from tumoar.io.structures import require_frame
-from tumoar.labels import Organ, default_labels
 from tumoar.model import generative
-from tumoar.pipeline import Given, Progress
-from tumoar.pipeline import segment as _segment
+from tumoar.preprocess.case import build_case
+from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
+from tumoar.radiotherapy.structures import require_frame
 from tumoar.report import render, report_data
-from tumoar.review import review
+from tumoar.result import segmentation as result
+from tumoar.result.checks import review
+from tumoar.result.folder import read_manifest, replace_text
+from tumoar.result.native import deliver
+from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.errors import GeometryError
+from tumoar.vocabulary.labels import Organ, default_labels
 
 
 def _as(kind: type, value: Any) -> Any:

@@ -18,12 +18,12 @@ from rt_files import PLANTED
 from small_run import MODEL, stand_ins
 
 import tumoar.cli as cli
-from tumoar import pipeline
+from tumoar.app import pipeline
 from tumoar.cli.watch import Watch
-from tumoar.image import Grid
-from tumoar.inference.affine import AffineResult
+from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
-from tumoar.io.results import read_manifest
+from tumoar.placement.affine import AffineResult
+from tumoar.result.folder import read_manifest
 
 SENTENCE = re.compile(r"E(\d+)-([\w-]+) [^|]+( \| (file|found|do): [^|]+)*")
 NAMES = ("Jane", "Doe", *PLANTED)

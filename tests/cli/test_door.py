@@ -10,8 +10,8 @@ import pytest
 import typer
 
 import tumoar.cli as cli
-from tumoar import __version__
-from tumoar.errors import GeometryError
+from tumoar.version import __version__
+from tumoar.vocabulary.errors import GeometryError
 
 
 def _run(arguments, capsys):

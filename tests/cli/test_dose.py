@@ -11,7 +11,7 @@ from pydicom import dcmread
 from rt_files import PLANTED, save, write_contours, write_rtdose
 
 from tumoar.cli import main
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 
 DOSE = np.full((21, 21, 21), 50.0)
 GRID = Grid(

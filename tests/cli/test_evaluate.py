@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tumoar.cli import main
-from tumoar.evaluate import paired
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
-from tumoar.labels import default_labels
+from tumoar.result.scores import paired
+from tumoar.vocabulary.labels import default_labels
 
 GRID = Grid((24, 24, 24), np.diag([1.0, 1.0, 2.0, 1.0]))
 CORE = next(t.index for t in default_labels().tumor if t.name == "core")

@@ -11,9 +11,9 @@ from small_run import run
 
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.manifest import tidy
-from tumoar.io.margins import add_margins
-from tumoar.io.results import Options, read_manifest, write_result
-from tumoar.margins import Margins
+from tumoar.radiotherapy.margins import Margins
+from tumoar.radiotherapy.targets import add_margins
+from tumoar.result.folder import Options, read_manifest, write_result
 
 OPTIONS = Options(organs=("GTV", "Brain"))
 

@@ -17,9 +17,9 @@ from nifti_files import SHAPE, head, put
 from small_run import MODEL
 
 import tumoar.cli as cli
-from tumoar import pipeline
-from tumoar.inference.affine import AffineResult
+from tumoar.app import pipeline
 from tumoar.io import models
+from tumoar.placement.affine import AffineResult
 
 inspect = sys.modules["tumoar.cli.inspect"]  # the name in the package is the command itself
 
@@ -229,7 +229,7 @@ def test_series_of_a_study(run, tmp_path):
     """A table of what is there: guesses, frames by letter, and no word of the patient."""
     from rt_files import PLANTED, write_series
 
-    from tumoar.image import Grid
+    from tumoar.geometry.image import Grid
 
     values = head().astype(float)
     where = Grid(values.shape, np.diag([-1.5, -1.5, 2.0, 1]))

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from tumoar.errors import BusyError, OutputError
 from tumoar.io.lock import locked
 from tumoar.io.manifest import published, read_manifest, write_manifest
+from tumoar.vocabulary.errors import BusyError, OutputError
 
 
 def test_a_lock_that_a_dead_run_left_stops_nobody(tmp_path):

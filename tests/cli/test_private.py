@@ -12,7 +12,7 @@ from rt_files import PLANTED, planted_in, write_series
 from small_run import stand_ins
 
 from tumoar.cli import main
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
 
 NAMES = [

@@ -16,22 +16,22 @@ from pydicom import dcmread
 from rt_files import PLANTED, planted_in, write_rtdose, write_series
 from small_run import CONFIG, MODEL
 
-from tumoar import pipeline as line
+from tumoar.app import pipeline as line
 from tumoar.cli import main
 from tumoar.cli.run import Request, execute
 from tumoar.cli.segment import add_targets, series_among, to_dicom
 from tumoar.cli.watch import Watch
-from tumoar.errors import UsageError
-from tumoar.image import Grid
-from tumoar.inference.affine import AffineResult
+from tumoar.geometry.image import Grid
 from tumoar.io.dicom import only_series
 from tumoar.io.dose import read_dose
 from tumoar.io.identity import merged, sealed
 from tumoar.io.manifest_schema import seal
-from tumoar.io.results import Options, read_manifest
-from tumoar.limits import default_limits
-from tumoar.margins import Margins
+from tumoar.placement.affine import AffineResult
+from tumoar.radiotherapy.limits import default_limits
+from tumoar.radiotherapy.margins import Margins
 from tumoar.report import read_data
+from tumoar.result.folder import Options, read_manifest
+from tumoar.vocabulary.errors import UsageError
 
 N = small_head.SIZE
 FLIP = np.array([[-1.0, 0, 0, N - 1], [0, -1, 0, N - 1], [0, 0, 1, 0], [0, 0, 0, 1]])

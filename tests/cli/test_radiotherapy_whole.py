@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from rt_files import PLANTED, planted_in, write_rtdose, write_series
 
-from tumoar.evaluate import dice
-from tumoar.image import Grid
-from tumoar.inference.resample import resample
+from tumoar.geometry.image import Grid
+from tumoar.geometry.resample import resample
 from tumoar.io.nifti import read_nifti
-from tumoar.io.results import read_manifest
+from tumoar.result.folder import read_manifest
+from tumoar.result.scores import dice
 
 CONTRASTS = ("CT", "T1c", "FLAIR", "T2")
 

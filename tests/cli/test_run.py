@@ -9,17 +9,17 @@ import SimpleITK as sitk  # noqa: N813
 import small_head
 from small_run import CONFIG, MODEL
 
-from tumoar import pipeline as line
+from tumoar.app import pipeline as line
+from tumoar.app.pipeline import Progress
 from tumoar.cli.run import Request, execute, finished, limit_threads
 from tumoar.cli.segment import ablate_contrasts
 from tumoar.cli.watch import Watch
-from tumoar.errors import BusyError, IntegrityError, OutputError, UsageError
-from tumoar.inference.affine import AffineResult
 from tumoar.io.nifti import read_nifti
-from tumoar.io.results import Options, read_manifest
 from tumoar.numerics.threads import MOST, use_threads
-from tumoar.pipeline import Progress
+from tumoar.placement.affine import AffineResult
 from tumoar.report import read_page
+from tumoar.result.folder import Options, read_manifest
+from tumoar.vocabulary.errors import BusyError, IntegrityError, OutputError, UsageError
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,13 @@ import small_head
 from small_run import stand_ins
 from synthetic_heads import synthetic_head
 
-from tumoar import pipeline
+from tumoar.app import pipeline
 from tumoar.cli import main
 from tumoar.cli.segment import resolve
-from tumoar.config import Config
-from tumoar.errors import UsageError
-from tumoar.inference.affine import AffineResult
 from tumoar.io.nifti import write_nifti
+from tumoar.placement.affine import AffineResult
+from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.errors import UsageError
 
 
 @pytest.fixture(scope="module")

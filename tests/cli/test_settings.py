@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tumoar.cli.settings import resolve
-from tumoar.config import Config, GemConfig, GibbsConfig, Level, Soft
-from tumoar.errors import TumoarError, UsageError
+from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig, Level, Soft
+from tumoar.vocabulary.errors import TumoarError, UsageError
 
 NONE = {"fast": False, "tumor": True, "prior": None, "chains": None, "gibbs": {}}
 

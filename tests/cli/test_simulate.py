@@ -9,9 +9,9 @@ import pytest
 from heads import analytic_head
 
 from tumoar.cli.simulate import simulate
-from tumoar.errors import UnreadableFileError, UsageError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti, write_nifti
+from tumoar.vocabulary.errors import UnreadableFileError, UsageError
 
 
 @pytest.fixture(scope="module")

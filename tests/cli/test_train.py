@@ -7,11 +7,11 @@ import pytest
 from ball_maps import shifted
 
 from tumoar.cli.train import atlas, identity, load_state, prepare, save_state, train_with_progress
-from tumoar.errors import IntegrityError, UnreadableFileError, UsageError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
-from tumoar.labels import default_labels
 from tumoar.train.atlas import AtlasSettings, Level, train
+from tumoar.vocabulary.errors import IntegrityError, UnreadableFileError, UsageError
+from tumoar.vocabulary.labels import default_labels
 
 SETTINGS = AtlasSettings(levels=(Level((8.0,), 2),), collapses=0)
 

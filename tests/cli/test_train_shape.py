@@ -9,10 +9,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from tumoar.cli import train_shape
 from tumoar.cli.train_shape import combine, read_shapes, shape, tumor_volumes
-from tumoar.errors import GeometryError, IntegrityError, UsageError
 from tumoar.io.shapes import section_shape
 from tumoar.io.store import load_sections
 from tumoar.train import shape as training
+from tumoar.vocabulary.errors import GeometryError, IntegrityError, UsageError
 
 
 @pytest.fixture

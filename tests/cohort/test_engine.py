@@ -21,9 +21,9 @@ from small_cohort import order, subjects, turns
 from tumoar.cli import main
 from tumoar.cohort.engine import Scheduler, connect, run, spread
 from tumoar.cohort.local import run_here, spread_here
-from tumoar.errors import ResourceError, UsageError
-from tumoar.labels import default_labels
 from tumoar.train.atlas import AtlasSettings, Level, train
+from tumoar.vocabulary.errors import ResourceError, UsageError
+from tumoar.vocabulary.labels import default_labels
 
 TESTS = Path(__file__).resolve().parents[1]
 RECIPE = TESTS.parent / "recipes" / "tls.sh"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tumoar.cohort.listing import read_list
 from tumoar.cohort.subjects import find_subjects
-from tumoar.errors import TumoarError
+from tumoar.vocabulary.errors import TumoarError
 
 CONTRASTS = ("T1", "T1c", "T2", "FLAIR", "CT", "other")
 COLUMNS = st.sampled_from(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tumoar.cohort.listing import read_list
-from tumoar.errors import UnreadableFileError, UsageError
+from tumoar.vocabulary.errors import UnreadableFileError, UsageError
 
 CONTRASTS = ("T1", "T1c", "T2", "FLAIR", "CT", "other")
 PLAIN = "subject,session,T1c,flair\nTCGA-02-0003,1,a.nii.gz,b.nii.gz\nP2,,a.nii.gz,\n"

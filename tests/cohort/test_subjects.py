@@ -4,7 +4,7 @@ import pytest
 
 from tumoar.cohort.plan import checked, select
 from tumoar.cohort.subjects import find_subjects
-from tumoar.errors import UsageError
+from tumoar.vocabulary.errors import UsageError
 
 
 def dataset(root, *files):

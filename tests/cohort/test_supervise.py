@@ -10,7 +10,7 @@ from small_cohort import order, subjects, turns
 
 from tumoar.cohort import supervise as module
 from tumoar.cohort.supervise import fingerprint, supervise
-from tumoar.errors import UnreadableFileError
+from tumoar.vocabulary.errors import UnreadableFileError
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from small_result import small_result
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import find_subjects
 from tumoar.cohort.tree import begin_tree, publish_tree
-from tumoar.errors import UsageError
 from tumoar.io.nifti import read_nifti
-from tumoar.io.results import Options, write_result
+from tumoar.result.folder import Options, write_result
+from tumoar.vocabulary.errors import UsageError
 
 BESIDE = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 VALIDATOR = shutil.which("bids-validator-deno", path=BESIDE)

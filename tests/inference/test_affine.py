@@ -10,18 +10,18 @@ from heads import analytic_head
 from scipy import ndimage as ndi
 from scipy.spatial.transform import Rotation
 
-from tumoar.contrasts import find_contrast
-from tumoar.errors import FitError
-from tumoar.image import Case, Grid, Input, is_valid, transformed
-from tumoar.inference import affine
-from tumoar.inference.affine import find_placement, generators, rotation_and_scales
-from tumoar.inference.template import fit_affine, landmarks, make_template
-from tumoar.labels import default_labels
+from tumoar.geometry.image import Case, Grid, Input, is_valid, transformed
+from tumoar.placement import affine
+from tumoar.placement.affine import find_placement, generators, rotation_and_scales
+from tumoar.placement.template import fit_affine, landmarks, make_template
 from tumoar.simulate import Acquisition, draw_blob, draw_place, simulate
 from tumoar.simulate.patient import tissue_map
 from tumoar.simulate.tissue import default_tissues
-from tumoar.train.prepare import default_heads
+from tumoar.train.head_table import default_heads
 from tumoar.train.surroundings import average
+from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.errors import FitError
+from tumoar.vocabulary.labels import default_labels
 
 LABELS = default_labels()
 RIGHT = 2.5

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny_model as tiny
 
-from tumoar.inference.evidence import TISSUE, evidence, neighbor_correlations
+from tumoar.inference.noise_correlation import TISSUE, evidence, neighbor_correlations
 from tumoar.model import joint
 from tumoar.model.bias import field
 

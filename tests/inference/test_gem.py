@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import small_head
 
-from tumoar.config import GemConfig, Level
-from tumoar.contrasts import find_contrast
 from tumoar.inference import gem, initialise
 from tumoar.model import joint
 from tumoar.model.atlas import pi
 from tumoar.model.bias import field
 from tumoar.model.gmm import Theta
+from tumoar.vocabulary.config import GemConfig, Level
+from tumoar.vocabulary.contrasts import find_contrast
 
 LABELS = small_head.LABELS
 QUICK = GemConfig(outer_iterations=4, em_iterations=20, deformation_steps=8)

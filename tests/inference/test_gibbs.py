@@ -17,7 +17,6 @@ from scipy.ndimage import maximum_filter
 from scipy.signal import lfilter
 from tiny_chain import CRBM, ENUMERATED, LABELS, MRF, TinyModel, mixtures
 
-from tumoar.config import Config, GemConfig, GibbsConfig, Level
 from tumoar.inference import gem, gibbs
 from tumoar.inference.schedule import MARGIN, Schedule, around
 from tumoar.inference.tally import Tally, pooled
@@ -28,6 +27,7 @@ from tumoar.model.shape.base import FlatPrior
 from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.numerics.autocorrelation import effective_size
 from tumoar.numerics.voxels import UNUSED, WITH_DATA
+from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig, Level
 
 
 def chain(D: np.ndarray, shapes, **held) -> gibbs.Chain:

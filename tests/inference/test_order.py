@@ -10,17 +10,17 @@ import pytest
 import small_head
 from small_run import CONFIG, MODEL, run
 
-from tumoar import pipeline
-from tumoar.assemble import build_case
-from tumoar.contrasts import find_contrast
-from tumoar.errors import ChannelError
-from tumoar.image import Case, Input
-from tumoar.inference.affine import AffineResult, place_affine
+from tumoar.app import pipeline
+from tumoar.geometry.image import Case, Input
 from tumoar.inference.gem import placed_on
-from tumoar.inference.order import CLEAR, check_order, contradictions, explained_by, tissue_ratios
 from tumoar.io.images import read_scans
 from tumoar.io.models import default_model
-from tumoar.review import review
+from tumoar.placement.affine import AffineResult, place_affine
+from tumoar.placement.tissue_order import CLEAR, check_order, contradictions, explained_by, tissue_ratios
+from tumoar.preprocess.case import build_case
+from tumoar.result.checks import review
+from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.errors import ChannelError
 
 NAMES = ("T1", "T1c", "T2", "FLAIR")
 # log intensities of white matter, gray matter, fluid and tumor

@@ -7,11 +7,10 @@ import pytest
 from scipy.ndimage import distance_transform_edt
 from synthetic_heads import head_grid, synthetic_head, with_header_moved
 
-from tumoar.errors import ChannelError
-from tumoar.image import Grid, Image
-from tumoar.inference.distance import distance_to
-from tumoar.inference.head import decide_stripped, skull_evidence
-from tumoar.inference.register import (
+from tumoar.geometry.distance import distance_to
+from tumoar.geometry.image import Grid, Image
+from tumoar.geometry.resample import resample, resample_mean, resample_sparse, resample_valid
+from tumoar.preprocess.register import (
     FINE,
     angle,
     apply,
@@ -25,7 +24,8 @@ from tumoar.inference.register import (
     register,
     rigid,
 )
-from tumoar.inference.resample import resample, resample_mean, resample_sparse, resample_valid
+from tumoar.preprocess.skull import decide_stripped, skull_evidence
+from tumoar.vocabulary.errors import ChannelError
 
 CT_WINDOW = (-200.0, 300.0)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tumoar.inference.tally import Tally, least_votes
-from tumoar.labels import default_labels
 from tumoar.model.joint import Labels
+from tumoar.vocabulary.labels import default_labels
 
 TABLE = default_labels()
 SAMPLES = 20

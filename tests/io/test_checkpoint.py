@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tumoar.errors import IntegrityError, OutputError
 from tumoar.io.checkpoint import Checkpoints
+from tumoar.vocabulary.errors import IntegrityError, OutputError
 
 KEY, OTHER = "a" * 64, "b" * 64
 

@@ -11,12 +11,12 @@ from pydicom import dcmread
 from pydicom.uid import JPEG2000Lossless
 from rt_files import MR, PLANTED, dataset, enhanced, save, write_series
 
-from tumoar.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io import dicom_folder
 from tumoar.io.dicom import find_series, only_series, read_series
 from tumoar.io.identity import same_person
 from tumoar.io.images import read_image, read_scans
+from tumoar.vocabulary.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError
 
 SHAPE = (12, 10, 8)
 VALUES = np.random.default_rng(0).integers(0, 3000, SHAPE).astype(float)

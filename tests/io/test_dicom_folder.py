@@ -13,12 +13,12 @@ import pytest
 from pydicom import dcmread
 from rt_files import PLANTED, save, write_series
 
-from tumoar.errors import IntegrityError, TumoarError, UnreadableFileError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io import dicom, dicom_folder
 from tumoar.io.dicom import find_series, only_series
 from tumoar.io.images import read_image, read_scan
-from tumoar.quality import check_image
+from tumoar.preprocess.quality import check_image
+from tumoar.vocabulary.errors import IntegrityError, TumoarError, UnreadableFileError
 
 COUNT = 36
 SHAPE = (6, 5, COUNT)

@@ -13,9 +13,9 @@ from pydicom.dataelem import DataElement
 from pydicom.sequence import Sequence
 from rt_files import enhanced, save, write_series
 
-from tumoar.errors import GeometryError, TumoarError, UnreadableFileError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.images import read_image, read_scans
+from tumoar.vocabulary.errors import GeometryError, TumoarError, UnreadableFileError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR")  # said while the files are made
 

@@ -19,9 +19,13 @@ from nrrd_files import content, fields_of, write_nrrd
 from pydicom import dcmread
 from rt_files import PLANTED, save, write_contours, write_rtdose
 
-from tumoar.contours import pieces_of_outline
-from tumoar.dose import dvh
-from tumoar.errors import (
+from tumoar.geometry.contours import pieces_of_outline
+from tumoar.geometry.image import Grid
+from tumoar.io.dose import MOST_VOXELS, load_dose, read_dose
+from tumoar.io.nifti import write_nifti
+from tumoar.io.rtstruct import read_rtstruct
+from tumoar.radiotherapy.dvh import dvh
+from tumoar.vocabulary.errors import (
     ChannelError,
     GeometryError,
     ResourceError,
@@ -29,10 +33,6 @@ from tumoar.errors import (
     UnreadableFileError,
     UsageError,
 )
-from tumoar.image import Grid
-from tumoar.io.dose import MOST_VOXELS, load_dose, read_dose
-from tumoar.io.nifti import write_nifti
-from tumoar.io.rtstruct import read_rtstruct
 
 
 def grids():

@@ -12,17 +12,17 @@ from small_study import build
 from storage_orders import ORDERS, stored
 
 from tumoar.cli import main
-from tumoar.errors import GeometryError, IntegrityError
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
 from tumoar.io.dicom import grid_of, only_series
-from tumoar.io.export import UNCHECKED, _changed, export, identity_checked, rois_on
 from tumoar.io.identity import sealed
 from tumoar.io.manifest import digest_of_file
-from tumoar.io.masks import rearranged, same_voxels
 from tumoar.io.nifti import read_nifti
-from tumoar.io.results import read_manifest
 from tumoar.io.rois import Roi
 from tumoar.io.rtstruct import read_rtstruct
+from tumoar.radiotherapy.export import UNCHECKED, _changed, export, identity_checked, rois_on
+from tumoar.result.folder import read_manifest
+from tumoar.result.masks import rearranged, same_voxels
+from tumoar.vocabulary.errors import GeometryError, IntegrityError
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from faults import BROKEN, FULL, KILLED, READ_ONLY, REFUSED, WELL, count_steps, failing_at, killed_at
 
-from tumoar.errors import IntegrityError, OutputError
 from tumoar.io import manifest as module
 from tumoar.io.files import beside
 from tumoar.io.manifest import MANIFEST, added, published, read_manifest, tidy, write_manifest
+from tumoar.vocabulary.errors import IntegrityError, OutputError
 
 
 def writing(out: Path, key: str, size: int = 10):

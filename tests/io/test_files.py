@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from tumoar.errors import ResourceError, TumoarError, UnreadableFileError, UsageError
 from tumoar.io.files import opened, read_bytes, read_text, read_toml
+from tumoar.vocabulary.errors import ResourceError, TumoarError, UnreadableFileError, UsageError
 
 
 @pytest.fixture

@@ -26,13 +26,13 @@ from small_cohort import subjects
 from tumoar.cohort.names import label_of
 from tumoar.cohort.supervise import supervise
 from tumoar.cohort.tree import begin_tree
-from tumoar.errors import IntegrityError, ModelFileError, TumoarError, UsageError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io import store
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.images import read_image
 from tumoar.io.manifest import MANIFEST, published, read_manifest, write_manifest
 from tumoar.io.manifest_schema import seal
+from tumoar.vocabulary.errors import IntegrityError, ModelFileError, TumoarError, UsageError
 
 GRID = Grid((8, 6, 4), np.diag([-1.0, -1.5, 2.0, 1.0]))
 LITTLE = 64 * 2**20  # bytes of memory that a refusal may take

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydicom import Dataset, dcmread
 from rt_files import MR, dataset, save
 
-from tumoar.errors import GeometryError
 from tumoar.io.identity import merged, person_of, require_patient, same_person, sealed
+from tumoar.vocabulary.errors import GeometryError
 
 SALT = "0" * 64
 

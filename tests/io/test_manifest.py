@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tumoar.errors import IntegrityError, TumoarError, UnreadableFileError
 from tumoar.io.manifest import MANIFEST, added, published, read_manifest, write_manifest
 from tumoar.io.manifest_schema import parse, seal
+from tumoar.vocabulary.errors import IntegrityError, TumoarError, UnreadableFileError
 
 ROW = {"outlined_cm3": 1.0, "mean_cm3": 1.0, "sd_cm3": 0.1, "p05_cm3": 0.9, "p95_cm3": 1.1}
 ORGANS = ("Brainstem", "OpticChiasm")

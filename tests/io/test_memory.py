@@ -18,12 +18,12 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import ExplicitVRLittleEndian, RLELossless
 from rt_files import save, write_series
 
-from tumoar.errors import TumoarError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.images import read_image, read_scan
 from tumoar.io.nifti import read_hashed
 from tumoar.io.store import load_sections
+from tumoar.vocabulary.errors import TumoarError
 
 MEGABYTE = 2**20
 MOST_GB = 0.6  # of which the interpreter and its libraries take a third
@@ -89,7 +89,7 @@ def many_frames(data):
 
 CODE = """
 import json, re, sys
-from tumoar.errors import TumoarError
+from tumoar.vocabulary.errors import TumoarError
 from tumoar.io.images import read_image
 from tumoar.io.store import load_sections
 told = []
@@ -166,7 +166,7 @@ def in_time(read):
 
 def heads(path):
     from tumoar.cli.train import aligned_maps
-    from tumoar.labels import default_labels
+    from tumoar.vocabulary.labels import default_labels
 
     return aligned_maps([path, path], default_labels())
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tumoar.cli.model import model as cli
-from tumoar.errors import ModelFileError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io import store
 from tumoar.io.models import default_model, load_model, model_of, require_working
 from tumoar.io.shapes import shape_section
 from tumoar.io.store import Section, atlas_section, save_sections
-from tumoar.labels import default_labels
 from tumoar.model.atlas import Atlas, pi, place
 from tumoar.model.shape.crbm import CRBM
+from tumoar.vocabulary.errors import ModelFileError
+from tumoar.vocabulary.labels import default_labels
 
 LABELS = default_labels()
 

@@ -13,12 +13,12 @@ from nifti_files import AFFINE, SHAPE, content, head, header, put, put_pair
 from scipy.spatial.transform import Rotation
 from storage_orders import ORDERS, stored
 
-from tumoar import __version__
-from tumoar.errors import IntegrityError, OutputError, TumoarError
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
+from tumoar.geometry.orientation import canonical, to_native
 from tumoar.io import nifti
 from tumoar.io.nifti import read_nifti, write_nifti
-from tumoar.orientation import canonical, to_native
+from tumoar.version import __version__
+from tumoar.vocabulary.errors import IntegrityError, OutputError, TumoarError
 
 DTYPES = ["u1", "i1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
 

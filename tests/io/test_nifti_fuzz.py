@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nifti_files import AFFINE, content
 
-from tumoar.errors import TumoarError
 from tumoar.io.nifti import read_nifti
+from tumoar.vocabulary.errors import TumoarError
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tumoar.errors import IntegrityError, OutputError, TumoarError, UsageError
 from tumoar.io.manifest import published, read_manifest, write_manifest
 from tumoar.io.outputs import new_folder, require_new_model, require_place
+from tumoar.vocabulary.errors import IntegrityError, OutputError, TumoarError, UsageError
 
 KIND = "set of scores"
 

@@ -10,13 +10,13 @@ import small_head
 from small_result import small_result
 from small_run import run
 
-from tumoar.config import Config
-from tumoar.deliver import cleaned, deliver
-from tumoar.errors import IntegrityError, OutputError, UnreadableFileError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti
-from tumoar.io.results import Options, add_table, read_manifest, write_result
-from tumoar.quality import Note
+from tumoar.preprocess.quality import Note
+from tumoar.result.folder import Options, add_table, read_manifest, write_result
+from tumoar.result.native import cleaned, deliver
+from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.errors import IntegrityError, OutputError, UnreadableFileError
 
 ORGANS = ["GTV", "Edema", "Brainstem", "Hippocampus_L", "Hippocampus_R", "OpticChiasm"]
 ORGANS += ["OpticNrv_L", "OpticNrv_R", "Eye_L", "Eye_R", "Brain"]

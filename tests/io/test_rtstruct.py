@@ -13,14 +13,14 @@ from rt_files import PATIENT, enhanced, save, write_series
 from rt_readers import read_own, read_plainly, read_plastimatch, read_rt_utils
 from scipy import ndimage as ndi
 
-from tumoar.errors import IntegrityError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io import rtstruct_write
 from tumoar.io.dicom import grid_of, only_series
 from tumoar.io.rois import Roi
 from tumoar.io.rtstruct import read_rtstruct
 from tumoar.io.rtstruct_write import write_rtstruct
-from tumoar.labels import Code
+from tumoar.vocabulary.errors import IntegrityError
+from tumoar.vocabulary.labels import Code
 
 
 def series_in(folder, frame, rng, **more):

@@ -15,7 +15,7 @@ from rt_files import write_series
 from tumoar.io.dicom import grid_of, only_series
 from tumoar.io.rois import Roi
 from tumoar.io.rtstruct_write import write_rtstruct
-from tumoar.labels import Code
+from tumoar.vocabulary.labels import Code
 
 # Type 1 has to be there with a value, type 2 has to be there.
 MODULES = {

@@ -15,10 +15,10 @@ from pydicom.sequence import Sequence
 from pydicom.tag import Tag
 from rt_files import contour_set, save, write_contours
 
-from tumoar.contours import filled, pieces_of_outline
-from tumoar.errors import GeometryError, ResourceError, TumoarError, UnreadableFileError
-from tumoar.image import Grid
+from tumoar.geometry.contours import filled, pieces_of_outline
+from tumoar.geometry.image import Grid
 from tumoar.io.rtstruct import read_rtstruct
+from tumoar.vocabulary.errors import GeometryError, ResourceError, TumoarError, UnreadableFileError
 
 SQUARE = np.array([[0, 0, 0], [10, 0, 0], [10, 10, 0], [0, 10, 0.0]])
 HEIGHTS = (0.0, 2.0, 4.0)

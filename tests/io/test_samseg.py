@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tumoar.cli.model import model
-from tumoar.errors import ModelFileError, TumoarError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
 from tumoar.io.samseg import import_samseg
 from tumoar.io.store import load_atlas
 from tumoar.model.atlas import pi, place
+from tumoar.vocabulary.errors import ModelFileError, TumoarError
 
 TABLE = """\
 0 0 Unknown 0 0 0 0

@@ -15,13 +15,13 @@ from storage_orders import ORDERS, stored
 
 from tumoar.cli import main
 from tumoar.cli.evaluate import parse_values
-from tumoar.errors import GeometryError, TumoarError, UnreadableFileError, UsageError
-from tumoar.image import Grid, Image
-from tumoar.io.export import export
+from tumoar.geometry.image import Grid, Image
 from tumoar.io.nifti import read_nifti, write_nifti
-from tumoar.io.score import HIDDEN, score
 from tumoar.io.seg_read import read_seg
-from tumoar.labels import default_labels
+from tumoar.radiotherapy.agreement import HIDDEN, score
+from tumoar.radiotherapy.export import export
+from tumoar.vocabulary.errors import GeometryError, TumoarError, UnreadableFileError, UsageError
+from tumoar.vocabulary.labels import default_labels
 
 TABLE = default_labels()
 ORGANS = [organ.name for organ in TABLE.organs]

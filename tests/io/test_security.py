@@ -13,11 +13,11 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import DeflatedExplicitVRLittleEndian, RLELossless
 from rt_files import save, write_series
 
-from tumoar.errors import IntegrityError, TumoarError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.images import read_image
 from tumoar.io.manifest import MANIFEST, added, read_manifest, tidy
 from tumoar.io.manifest_schema import seal
+from tumoar.vocabulary.errors import IntegrityError, TumoarError
 
 GRID = Grid((8, 6, 4), np.diag([-1.0, -1.5, 2.0, 1.0]))
 GIGABYTE = 10**9

@@ -11,13 +11,13 @@ import pytest
 from rt_cases import random_frame, random_masks
 from rt_files import enhanced, save, write_series
 
-from tumoar.errors import IntegrityError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io import seg
 from tumoar.io.dicom import grid_of, only_series
 from tumoar.io.rois import Roi
 from tumoar.io.seg import write_seg
-from tumoar.labels import Code
+from tumoar.vocabulary.errors import IntegrityError
+from tumoar.vocabulary.labels import Code
 
 
 def example(folder, seed):

@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tumoar.cli.model import model as cli
-from tumoar.errors import ModelFileError
 from tumoar.io.shapes import section_shape, shape_section
 from tumoar.io.store import Section, load_sections, save_sections
 from tumoar.model.shape.crbm import CRBM
+from tumoar.vocabulary.errors import ModelFileError
 
 
 def model():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import reference_tetra as ref
 
-from tumoar.errors import ModelFileError, OutputError
 from tumoar.io import store
-from tumoar.labels import default_labels, parse_labels
 from tumoar.model.atlas import Atlas
+from tumoar.vocabulary.errors import ModelFileError, OutputError
+from tumoar.vocabulary.labels import default_labels, parse_labels
 
 LABELS = default_labels()
 

@@ -10,15 +10,16 @@ import small_head
 from small_result import small_result
 
 from tumoar.api import Segmentation
-from tumoar.deliver import deliver, deliver_sample
-from tumoar.dose import dvh, pieces_of_mask
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
+from tumoar.geometry.pieces import pieces_of_mask
 from tumoar.inference.tally import Tally
 from tumoar.io.nifti import read_nifti
-from tumoar.io.results import Options, write_result
-from tumoar.io.structures import dosed
-from tumoar.limits import Limit, judge, measure
 from tumoar.model.joint import Labels
+from tumoar.radiotherapy.dvh import dvh
+from tumoar.radiotherapy.limits import Limit, judge, measure
+from tumoar.radiotherapy.structures import dosed
+from tumoar.result.folder import Options, write_result
+from tumoar.result.native import deliver, deliver_sample
 
 N = small_head.SIZE
 TABLE = small_head.LABELS

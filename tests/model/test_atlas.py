@@ -5,7 +5,7 @@ import pytest
 import reference_tetra as ref
 from small_atlas import LABELS, grid, small_atlas
 
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.model.atlas import Atlas, mirror, pi, place, project, smooth
 from tumoar.numerics import tetra
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tumoar.config import Config, Soft
 from tumoar.io.models import default_model
 from tumoar.model.generative import FULL, heard, with_prior
 from tumoar.model.shape.base import FlatPrior
 from tumoar.model.shape.crbm import surfaces
 from tumoar.model.shape.mrf import FirstOrderMRF
+from tumoar.vocabulary.config import Config, Soft
 
 
 def test_the_level_of_core_shifts_its_field_alone():

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import reference_voxels as reference
 
-from tumoar.labels import default_labels
 from tumoar.model import joint
 from tumoar.model.gmm import Moments, Theta
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA
+from tumoar.vocabulary.labels import default_labels
 
 LABELS = default_labels()
 SHAPE = (5, 7, 39)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tumoar.contrasts import find_contrast
-from tumoar.labels import default_labels
 from tumoar.model.theta_prior import expected_voxels, mean_constraints, theta_prior
+from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.labels import default_labels
 
 
 def contrasts(*names: str):

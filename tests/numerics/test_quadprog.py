@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from tumoar.errors import FitError
 from tumoar.numerics.quadprog import nearest
+from tumoar.vocabulary.errors import FitError
 
 
 def problem(seed: int) -> tuple[np.ndarray, ...]:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from ball_maps import shifted
 
-from tumoar.labels import default_labels
 from tumoar.numerics import tetra
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.train.atlas import REACH, AtlasSettings, Level, fit, plan, to_atlas, train
+from tumoar.vocabulary.labels import default_labels
 
 SETTINGS = AtlasSettings(levels=(Level((8.0,), 2), Level((3.0, 4.0, 5.0), 3)), polish=1)
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from ball_maps import two_balls
 
-from tumoar.labels import default_labels
 from tumoar.numerics import tetra, tetra_labels
 from tumoar.numerics.tetra_prior import elastic_energy
 from tumoar.train.atlas import AtlasSettings, Level, train
 from tumoar.train.collapse import collapse, edges_of
 from tumoar.train.mesh import quality
+from tumoar.vocabulary.labels import default_labels
 
 SETTINGS = AtlasSettings(levels=(Level((5.0,), 1),), collapses=0)
 

@@ -9,22 +9,15 @@ import numpy as np
 import pytest
 from scipy import ndimage as ndi
 
-from tumoar.errors import GeometryError, TumoarError, UnreadableFileError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
+from tumoar.geometry.orientation import canonical
 from tumoar.io.nifti import read_nifti
-from tumoar.labels import default_labels
-from tumoar.orientation import canonical
-from tumoar.train import orbits
+from tumoar.train import eye_sockets
 from tumoar.train.align import align
-from tumoar.train.prepare import (
-    absorb_islands,
-    default_heads,
-    fill_speckle,
-    out_of_range,
-    prepare,
-    require_labels,
-    volumes,
-)
+from tumoar.train.head_table import default_heads
+from tumoar.train.prepare import absorb_islands, fill_speckle, out_of_range, prepare, require_labels, volumes
+from tumoar.vocabulary.errors import GeometryError, TumoarError, UnreadableFileError
+from tumoar.vocabulary.labels import default_labels
 
 SHAPE = (96, 112, 80)
 GRID = Grid(SHAPE, np.eye(4))
@@ -190,7 +183,7 @@ def test_small_holes_take_the_nearest_label():
 def test_growing_by_less_than_a_voxel_adds_the_volume_of_the_dilated_shape():
     shape = (30, 30, 30)
     thin = ball((15, 15, 15), (2, 12, 2), shape)
-    more = orbits.grown(thin, 0.5, np.ones(shape, bool))
+    more = eye_sockets.grown(thin, 0.5, np.ones(shape, bool))
     assert more[thin].all()
     ideal = 4 / 3 * np.pi * (2.5 * 12.5 * 2.5)
     assert more.sum() == pytest.approx(ideal, rel=0.15)

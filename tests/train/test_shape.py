@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import reference_convolve as reference
 
-from tumoar.errors import FitError
 from tumoar.model.shape.base import free_sweeps
 from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import REACH
@@ -31,6 +30,7 @@ from tumoar.train.shape_start import (
     turn,
     turned,
 )
+from tumoar.vocabulary.errors import FitError
 
 MAPS = np.array(list(itertools.product((0, 1), repeat=6)), float).reshape(-1, 1, 2, 3)
 WEIGHT = np.random.default_rng(0).dirichlet(np.ones(len(MAPS)))  # a data distribution over all maps

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tumoar.io.store import load_atlas
-from tumoar.labels import default_labels
 from tumoar.numerics import tetra
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.train.atlas import AtlasSettings
 from tumoar.train.mesh import quality
+from tumoar.vocabulary.labels import default_labels
 
 LABELS = default_labels()
 PATH = files("tumoar") / "data" / "atlas.npz"

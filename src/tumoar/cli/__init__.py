@@ -12,7 +12,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tumoar import __version__
 from tumoar.cli.cohort import cohort
 from tumoar.cli.demo import demo
 from tumoar.cli.doctor import doctor
@@ -29,7 +28,8 @@ from tumoar.cli.streams import disk_refusal, leave, leave_unread, prepare_stream
 from tumoar.cli.strict import StrictCommand
 from tumoar.cli.train import atlas, prepare
 from tumoar.cli.train_shape import combine, shape
-from tumoar.errors import FitError, ResourceError, TumoarError
+from tumoar.version import __version__
+from tumoar.vocabulary.errors import FitError, ResourceError, TumoarError
 
 app = typer.Typer(
     name="tumoar",

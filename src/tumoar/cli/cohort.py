@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tumoar.cli.stop import end_when_stopped
-from tumoar.errors import CohortError, UsageError, printable
+from tumoar.vocabulary.errors import CohortError, UsageError, printable
 
 if TYPE_CHECKING:
     from tumoar.cohort.engine import Scheduler
@@ -140,7 +140,7 @@ def find(source: Path, prefer: list[str]) -> list[Subject]:
     """Everybody in a dataset or a list."""
     from tumoar.cohort.listing import read_list
     from tumoar.cohort.subjects import find_subjects
-    from tumoar.contrasts import default_contrasts
+    from tumoar.vocabulary.contrasts import default_contrasts
 
     if source.is_dir():
         return find_subjects(source, prefer)

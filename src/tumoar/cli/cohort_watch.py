@@ -13,7 +13,7 @@ import typer
 
 from tumoar.cli.watch import WORDS
 from tumoar.cohort.supervise import Outcome
-from tumoar.errors import printable
+from tumoar.vocabulary.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

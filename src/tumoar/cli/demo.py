@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from tumoar.result import Segmentation
+    from tumoar.result.segmentation import Segmentation
     from tumoar.simulate import Truth
 
 CONTRASTS = ("T1c", "FLAIR", "T2")
@@ -28,15 +28,15 @@ def demo(
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the report in a browser.")] = False,
 ) -> None:
     """Draw a patient from the model, segment it, compare with the truth, write the report."""
-    from tumoar.assemble import build_case
     from tumoar.cli.run import Request, execute, finished, require_memory
     from tumoar.cli.watch import Watch
-    from tumoar.config import FAST, Config
     from tumoar.io.files import absolute
     from tumoar.io.models import default_model
     from tumoar.io.outputs import require_place
-    from tumoar.io.results import add_table
+    from tumoar.preprocess.case import build_case
+    from tumoar.result.folder import add_table
     from tumoar.simulate import Acquisition, draw_patient
+    from tumoar.vocabulary.config import FAST, Config
 
     output = absolute(output)
     require_place(output, overwrite=overwrite)
@@ -66,10 +66,10 @@ def compare(result: Segmentation, truth: Truth) -> list[dict[str, Any]]:
     """How each organ agrees with what was drawn; organs in full, whether or not tumor covers them."""
     import numpy as np
 
-    from tumoar.evaluate import dice
-    from tumoar.inference.resample import resample
+    from tumoar.geometry.resample import resample
     from tumoar.inference.tally import Votes
-    from tumoar.result import organ_mask
+    from tumoar.result.scores import dice
+    from tumoar.result.segmentation import organ_mask
 
     table, grid = result.table, result.case.grid
     position = np.zeros(256, np.uint8)

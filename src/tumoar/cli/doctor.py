@@ -26,9 +26,9 @@ def doctor(
 
 def examine() -> dict[str, object]:
     """Facts about the installation and the machine."""
-    from tumoar import __version__
     from tumoar.numerics.jit import PLACE
     from tumoar.numerics.threads import use_threads
+    from tumoar.version import __version__
 
     return {
         "tumoar": __version__,

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tumoar.errors import UsageError, printable
+from tumoar.vocabulary.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from tumoar.io.dose import GivenDose
-    from tumoar.io.structures import Dosed
-    from tumoar.limits import Limit, Verdict
+    from tumoar.radiotherapy.limits import Limit, Verdict
+    from tumoar.radiotherapy.structures import Dosed
 
 KIND = "set of doses"
 PICTURES = ("dvh.png", "dvh.svg")
@@ -48,10 +48,10 @@ def dose(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the doses that are there.")] = False,
 ) -> None:
     """Dose-volume histograms: D5, D50, D95, D0.03cc, mean; a traffic light of limits."""
-    from tumoar.aliases import parse_map
     from tumoar.io.dose import load_dose
     from tumoar.io.outputs import require_empty
-    from tumoar.io.structures import TARGETS, dosed
+    from tumoar.radiotherapy.structures import TARGETS, dosed
+    from tumoar.vocabulary.aliases import parse_map
 
     inputs = [path for path in (structures, dose, reference, limits) if path is not None]
     if output is not None:
@@ -95,7 +95,7 @@ def dose(
 
 def _limits(path: Path | None) -> tuple[Limit, ...]:
     from tumoar.io.files import read_toml
-    from tumoar.limits import default_limits, parse_limits
+    from tumoar.radiotherapy.limits import default_limits, parse_limits
 
     return default_limits() if path is None else parse_limits(read_toml(path, "the limits file"))
 
@@ -151,8 +151,8 @@ def _judged(
     limits: Sequence[Limit], found: Sequence[Dosed], dose: GivenDose, *, is_own: bool
 ) -> list[Verdict]:
     """A verdict on every limit, gray where no structure has its name; notes on the dose stand in each."""
-    from tumoar.aliases import canonical_name
-    from tumoar.limits import judge, missing
+    from tumoar.radiotherapy.limits import judge, missing
+    from tumoar.vocabulary.aliases import canonical_name
 
     by_name = {item.given: item for item in found if item.given} | {item.name: item for item in found}
     verdicts = []
@@ -214,9 +214,9 @@ def _write(
     """Tables and curves into a folder of their own, or into the result, with its report."""
     from tumoar.io.files import absolute
     from tumoar.io.outputs import new_folder
-    from tumoar.io.results import REPORT, added, write_table
     from tumoar.report import read_page, render
     from tumoar.report.dose import curve, picture
+    from tumoar.result.folder import REPORT, added, write_table
 
     there = [item for item in (*ours, *theirs) if item.found.dvh.volume]
     top = 1.03 * max((item.found.dvh.maximum for item in there), default=1.0)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tumoar.errors import UsageError, printable
+from tumoar.vocabulary.errors import UsageError, printable
 
 if TYPE_CHECKING:
-    from tumoar.evaluate import Scores
-    from tumoar.io.score import Scored
+    from tumoar.radiotherapy.agreement import Scored
+    from tumoar.result.scores import Scores
 
     Values = Mapping[str, Sequence[int]]
 
@@ -55,10 +55,10 @@ def evaluate(
     ] = False,
 ) -> None:
     """Dice, Hausdorff distance (95 %), surface distances and volumes against references."""
-    from tumoar.aliases import parse_map
     from tumoar.io.files import absolute
     from tumoar.io.outputs import require_empty
-    from tumoar.labels import default_labels
+    from tumoar.vocabulary.aliases import parse_map
+    from tumoar.vocabulary.labels import default_labels
 
     files = [*results, *reference, *(against or [])]
     if output is not None:
@@ -120,7 +120,7 @@ def _scored(
     results: Sequence[Path], references: Sequence[Path], meaning: Values, given: Mapping[str, str]
 ) -> list[Scored]:
     """Every result against its reference; a name that is mapped must be in one of the references."""
-    from tumoar.io.score import score
+    from tumoar.radiotherapy.agreement import score
 
     found = [score(a, b, meaning, given) for a, b in zip(results, references)]
     absent = sorted(set(given) - {name for one in found for name in one.mapped})
@@ -135,7 +135,7 @@ def _scored(
 
 def _require_suited(references: Sequence[Path], meaning: Values, given: Mapping[str, str]) -> None:
     """Values are those of label maps, names those of structure sets."""
-    from tumoar.io.score import is_nifti
+    from tumoar.radiotherapy.agreement import is_nifti
 
     for path in references:
         if meaning and not is_nifti(path):
@@ -164,7 +164,7 @@ def _rows(paths: Sequence[Path], scores: Sequence[Mapping[str, Scores]]) -> list
 
 
 def _summaries(scores: Sequence[Mapping[str, Scores]]) -> list[dict[str, Any]]:
-    from tumoar.evaluate import summarize
+    from tumoar.result.scores import summarize
 
     rows = []
     for name in _names(scores):
@@ -180,7 +180,7 @@ def _paired(
 ) -> list[dict[str, Any]]:
     import numpy as np
 
-    from tumoar.evaluate import paired
+    from tumoar.result.scores import paired
 
     rows = []
     for name in _names(ours):
@@ -204,8 +204,8 @@ def _write(
 ) -> None:
     from tumoar.io.files import absolute
     from tumoar.io.outputs import new_folder
-    from tumoar.io.results import write_table
     from tumoar.report.boxes import box_plots
+    from tumoar.result.folder import write_table
 
     with new_folder(folder, KIND, given, overwrite=overwrite) as work:
         for name, rows in tables.items():

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tumoar.errors import UsageError
+from tumoar.vocabulary.errors import UsageError
 
 
 def export(
@@ -31,9 +31,9 @@ def export(
     """Write RTSTRUCT or DICOM-SEG files on the slices of a series."""
     if not rtstruct and not seg:
         raise UsageError("export", "nothing to write", do="give --rtstruct, --seg or both")
-    from tumoar.io.export import export as run
     from tumoar.io.files import absolute
     from tumoar.io.images import series_at
+    from tumoar.radiotherapy.export import export as run
 
     series = series_at(reference)
     names, notes = run(folder, series, rtstruct=rtstruct, seg=seg, smooth=smooth, trust=trust_headers)

@@ -7,10 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tumoar.errors import UsageError
+from tumoar.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
-    from tumoar.image import Image
+    from tumoar.geometry.image import Image
 
 
 class UseForm(StrEnum):
@@ -22,7 +22,7 @@ class UseForm(StrEnum):
 
 def parse_images(given: Iterable[str]) -> Iterator[tuple[str, Path]]:
     """Name and file of each FILE:CONTRAST; a contrast given again is numbered, "other", "other-2"."""
-    from tumoar.contrasts import find_contrast
+    from tumoar.vocabulary.contrasts import find_contrast
 
     counts: dict[str, int] = {}
     for text in given:

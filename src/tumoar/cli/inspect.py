@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tumoar.cli.images import UseForm, parse_images, read_images
-from tumoar.errors import TumoarError, UnreadableFileError, UsageError, printable
+from tumoar.vocabulary.errors import TumoarError, UnreadableFileError, UsageError, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tumoar.image import Case, Image, Input
+    from tumoar.geometry.image import Case, Image, Input
     from tumoar.io.nifti_header import Form
-    from tumoar.quality import Kind
+    from tumoar.preprocess.quality import Kind
 
 HEAD_LITERS = (0.7, 9.0)  # from a small brain alone to a head with its neck
 
@@ -107,7 +107,7 @@ class Source:
 
 def examine(source: Source) -> Finding:
     """Read one image and judge it by itself."""
-    from tumoar.quality import check_image, kind_of
+    from tumoar.preprocess.quality import check_image, kind_of
 
     facts = None
     try:
@@ -123,7 +123,7 @@ def examine(source: Source) -> Finding:
 def _facts(image: Image, looks_like: str) -> Facts:
     import numpy as np
 
-    from tumoar.orientation import orientation_of
+    from tumoar.geometry.orientation import orientation_of
 
     is_finite = np.isfinite(image.data)
     finite = image.data if is_finite.all() else image.data[is_finite]
@@ -144,10 +144,10 @@ def _look(image: Image, kind: Kind) -> str:
         return "label map"
     import numpy as np
 
-    from tumoar.assemble import CT_BONE, CT_WINDOW
-    from tumoar.inference.head import skull_evidence
-    from tumoar.inference.register import FINE, prepare
-    from tumoar.orientation import canonical
+    from tumoar.geometry.orientation import canonical
+    from tumoar.preprocess.case import CT_BONE, CT_WINDOW
+    from tumoar.preprocess.register import FINE, prepare
+    from tumoar.preprocess.skull import skull_evidence
 
     window, bone = (CT_WINDOW, CT_BONE) if kind == "CT" else (None, None)
     prepared = prepare(canonical(image)[0], window)
@@ -241,7 +241,7 @@ def _cells(facts: Facts | None) -> list[str]:
 
 
 def _bring_together(given: list[str], use_form: UseForm | None) -> Case:
-    from tumoar.assemble import build_case
+    from tumoar.preprocess.case import build_case
 
     return build_case(read_images(given, use_form))
 
@@ -250,11 +250,11 @@ def _with_order(case: Case, *, quiet: bool) -> Case:
     """The case with notes on names that its images contradict; those that clearly do are refused."""
     from dataclasses import replace
 
+    from tumoar.app.pipeline import place
     from tumoar.cli.watch import Watch
-    from tumoar.errors import FitError
-    from tumoar.inference.order import ORDERS
     from tumoar.io.models import default_model
-    from tumoar.pipeline import place
+    from tumoar.placement.tissue_order import ORDERS
+    from tumoar.vocabulary.errors import FitError
 
     if not any(contrast.name in ORDERS for contrast in case.contrasts):
         return case

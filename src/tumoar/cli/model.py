@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tumoar.errors import printable
+from tumoar.vocabulary.errors import printable
 
 if TYPE_CHECKING:
     from tumoar.model.atlas import Atlas

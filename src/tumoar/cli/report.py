@@ -13,8 +13,8 @@ def report(
 ) -> None:
     """Make the report of a finished result again, from what its page holds."""
     from tumoar.io.files import absolute
-    from tumoar.io.results import REPORT, added, read_manifest
     from tumoar.report import read_page, render
+    from tumoar.result.folder import REPORT, added, read_manifest
 
     read_manifest(folder)
     page = render(read_page(folder / REPORT))

@@ -20,27 +20,27 @@ import psutil
 import SimpleITK as sitk  # noqa: N813
 from scipy.linalg import cho_factor, cho_solve
 
-from tumoar import __version__
+from tumoar.app.pipeline import Given, segment
 from tumoar.cli.watch import Watch
-from tumoar.config import Config
-from tumoar.errors import GeometryError, IntegrityError, ResourceError, UsageError
-from tumoar.image import Case, Image, frame_digest
-from tumoar.inference.resample import resample
+from tumoar.geometry.image import Case, Image, frame_digest
+from tumoar.geometry.orientation import canonical
+from tumoar.geometry.resample import resample
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.files import require_own
 from tumoar.io.identity import Person, sealed
 from tumoar.io.lock import locked
 from tumoar.io.manifest import tidy
 from tumoar.io.outputs import require_place
-from tumoar.io.results import MANIFEST, Options, read_manifest, status, write_result
 from tumoar.model.generative import Model
 from tumoar.numerics.threads import use_threads
-from tumoar.orientation import canonical
-from tumoar.pipeline import Given, segment
-from tumoar.quality import Note
+from tumoar.preprocess.quality import Note
 from tumoar.report import render, report_data
-from tumoar.result import Segmentation
-from tumoar.review import review
+from tumoar.result.checks import review
+from tumoar.result.folder import MANIFEST, Options, read_manifest, status, write_result
+from tumoar.result.segmentation import Segmentation
+from tumoar.version import __version__
+from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.errors import GeometryError, IntegrityError, ResourceError, UsageError
 
 BLAS_BYTES = 256 * 1024**2
 """More than OpenBLAS takes for its buffers."""

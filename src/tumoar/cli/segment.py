@@ -10,16 +10,16 @@ import typer
 
 from tumoar.cli.images import UseForm, parse_images
 from tumoar.cli.settings import resolve
-from tumoar.errors import TumoarError, UsageError
 from tumoar.io.files import absolute
+from tumoar.vocabulary.errors import TumoarError, UsageError
 
 if TYPE_CHECKING:
     from tumoar.cli.run import Request
     from tumoar.cli.watch import Watch
-    from tumoar.image import Case, Image
-    from tumoar.margins import Margins
+    from tumoar.geometry.image import Case, Image
     from tumoar.model.generative import Model
-    from tumoar.result import Segmentation
+    from tumoar.radiotherapy.margins import Margins
+    from tumoar.result.segmentation import Segmentation
 
 NEEDS_REVIEW = 13
 LARGEST_SPECK = 10.0  # cm³
@@ -124,6 +124,7 @@ def segment(
     changes = {"samples": samples, "burn_in": burn_in}
     settings = resolve(config, fast=fast, tumor=not no_tumor, prior=prior, chains=chains, gibbs=changes)
 
+    from tumoar.app.pipeline import place
     from tumoar.cli.run import (
         Request,
         execute,
@@ -136,9 +137,8 @@ def segment(
     )
     from tumoar.cli.watch import Watch
     from tumoar.io.outputs import require_place
-    from tumoar.io.results import Options, read_manifest
-    from tumoar.margins import parse_margins
-    from tumoar.pipeline import place
+    from tumoar.radiotherapy.margins import parse_margins
+    from tumoar.result.folder import Options, read_manifest
 
     inputs = (*files.values(), *(p for p in (exclude, fix_tumor, model, config) if p is not None))
     require_place(output, inputs, overwrite=overwrite)
@@ -223,7 +223,7 @@ def assembled(
     images: dict[str, Image], flair2: bool, reference: str | None, register: bool, stripped: bool | None
 ) -> Case:
     """The images brought together."""
-    from tumoar.assemble import build_case
+    from tumoar.preprocess.case import build_case
 
     given: dict[str, Image | tuple[Image, Image]] = dict(images)
     if flair2:
@@ -269,7 +269,7 @@ def series_among(files: dict[str, Path], reference: str) -> Path:
 
 def add_targets(out: Path, margins: Margins, watch: Watch) -> None:
     """Add CTV and PTV to the result."""
-    from tumoar.io.margins import add_margins
+    from tumoar.radiotherapy.targets import add_margins
 
     for row in add_margins(out, margins):
         watch.say(f"{row['name']} {row['outlined_cm3']} cm³: {row['how']}")
@@ -277,8 +277,8 @@ def add_targets(out: Path, margins: Margins, watch: Watch) -> None:
 
 def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> list[str]:
     """Add RTSTRUCT and SEG files to the result; returns notes on them."""
-    from tumoar.io.export import export
     from tumoar.io.images import series_at
+    from tumoar.radiotherapy.export import export
 
     done = watch.stage("dicom")
     names, notes = export(out, series_at(path), rtstruct=rtstruct, seg=seg)
@@ -292,9 +292,9 @@ def ablate_contrasts(whole: Segmentation, request: Request, model: Model, watch:
     """Segment again with every proper subset of the contrasts; how far volumes and outlines move."""
     from itertools import combinations
 
-    from tumoar.evaluate import dice
-    from tumoar.io.results import add_table
-    from tumoar.pipeline import segment as run
+    from tumoar.app.pipeline import segment as run
+    from tumoar.result.folder import add_table
+    from tumoar.result.scores import dice
 
     case, rows = whole.case, []
     names = [c.name for c in case.contrasts]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tumoar.errors import UsageError, printable
+from tumoar.vocabulary.errors import UsageError, printable
 
 if TYPE_CHECKING:
-    from tumoar.config import Config
+    from tumoar.vocabulary.config import Config
 
 LONGEST = 60
 """Letters of a name or value that a refusal repeats."""
@@ -26,7 +26,7 @@ def resolve(
     """The settings asked for; what is unknown, or out of bounds, is refused (B55)."""
     from pydantic import ValidationError
 
-    from tumoar.config import FAST, Config
+    from tumoar.vocabulary.config import FAST, Config
 
     table: dict[str, Any] = FAST.model_dump() if fast else Config().model_dump()
     if path is not None:
@@ -57,7 +57,7 @@ def _sentence(error: Any) -> str:
     """What is wrong with the settings; the first thing, if several are."""
     from difflib import get_close_matches
 
-    from tumoar.config import Config, GemConfig, GibbsConfig
+    from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig
 
     first = error.errors(include_url=False, include_input=False)[0]
     where = printable(".".join(str(part) for part in first["loc"]))[:LONGEST]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tumoar.errors import GeometryError, UnreadableFileError, UsageError
+from tumoar.vocabulary.errors import GeometryError, UnreadableFileError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tumoar.image import Grid
+    from tumoar.geometry.image import Grid
 
 KIND = "simulation"
 
@@ -44,10 +44,10 @@ def simulate(
     from tumoar.io.files import absolute
     from tumoar.io.nifti import write_nifti
     from tumoar.io.outputs import new_folder, require_empty
-    from tumoar.labels import default_labels
     from tumoar.simulate import Acquisition, draw_blob, draw_place
     from tumoar.simulate import simulate as make
     from tumoar.simulate.tissue import default_tissues
+    from tumoar.vocabulary.labels import default_labels
 
     known = {name.lower(): name for name in default_tissues().scans}
     names = contrast or ["T1c", "FLAIR", "T2"]
@@ -90,9 +90,9 @@ def simulate(
 def _read(path: Path) -> tuple[npt.NDArray[np.uint8], Grid]:
     import numpy as np
 
+    from tumoar.geometry.orientation import canonical
     from tumoar.io.nifti import read_nifti
-    from tumoar.labels import default_labels
-    from tumoar.orientation import canonical
+    from tumoar.vocabulary.labels import default_labels
 
     image, _ = canonical(read_nifti(path))
     unknown = sorted(set(np.unique(image.data).tolist()) - set(default_labels().indices.tolist()))

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from tumoar.errors import OutputError, not_written
+from tumoar.vocabulary.errors import OutputError, not_written
 
 NOBODY_READS = 128 + 13
 """Exit code where the reader of our output has gone: that of SIGPIPE."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from tumoar.errors import UsageError
+from tumoar.vocabulary.errors import UsageError
 
 
 class StrictCommand(TyperCommand):

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tumoar.cli.cohort import Insecure, SchedulerAddress, TlsCa, TlsCert, TlsKey, cluster
-from tumoar.errors import IntegrityError, UnreadableFileError, UsageError
+from tumoar.vocabulary.errors import IntegrityError, UnreadableFileError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tumoar.image import Image
-    from tumoar.labels import LabelTable
+    from tumoar.geometry.image import Image
     from tumoar.train.align import Alignment
     from tumoar.train.atlas import AtlasSettings, Info, State
+    from tumoar.vocabulary.labels import LabelTable
 
 
 def prepare(
@@ -35,7 +35,8 @@ def prepare(
     from tumoar.io.files import read_toml
     from tumoar.io.nifti import write_nifti
     from tumoar.io.outputs import new_folder
-    from tumoar.train.prepare import default_heads, out_of_range, parse_heads, volumes
+    from tumoar.train.head_table import default_heads, parse_heads
+    from tumoar.train.prepare import out_of_range, volumes
     from tumoar.train.prepare import prepare as prepare_one
 
     structures = _labels(labels)
@@ -80,10 +81,10 @@ def atlas(
     insecure_scheduler: Insecure = False,
 ) -> None:
     """Train the mesh atlas from label maps with our indices (see `train prepare`)."""
-    from tumoar import __version__
     from tumoar.io.outputs import require_new_model
     from tumoar.io.store import save_atlas
     from tumoar.train.atlas import AtlasSettings, figures, to_atlas
+    from tumoar.version import __version__
 
     require_new_model(output)
     where = cluster(scheduler, tls_ca, tls_cert, tls_key, insecure_scheduler)
@@ -213,14 +214,14 @@ def identity(maps: npt.NDArray[np.uint8], labels: LabelTable, settings: AtlasSet
 
 def _labels(path: Path | None) -> LabelTable:
     from tumoar.io.files import read_toml
-    from tumoar.labels import default_labels, parse_labels
+    from tumoar.vocabulary.labels import default_labels, parse_labels
 
     return default_labels() if path is None else parse_labels(read_toml(path, "the table"))
 
 
 def _read(path: Path) -> Image:
+    from tumoar.geometry.orientation import canonical
     from tumoar.io.nifti import read_nifti
-    from tumoar.orientation import canonical
 
     return canonical(read_nifti(path))[0]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tumoar.errors import GeometryError, UsageError
+from tumoar.vocabulary.errors import GeometryError, UsageError
 
 if TYPE_CHECKING:
     from tumoar.io.checkpoint import Checkpoints
@@ -42,7 +42,6 @@ def shape(
     """Train the tumor shape prior: one cRBM per map, from masks of many patients."""
     from dataclasses import asdict, replace
 
-    from tumoar import __version__
     from tumoar.io.checkpoint import Checkpoints
     from tumoar.io.outputs import require_new_model
     from tumoar.io.shapes import shape_section
@@ -50,6 +49,7 @@ def shape(
     from tumoar.model.shape.crbm import sparse
     from tumoar.train import shape as training
     from tumoar.train.shape_data import split_by_patient
+    from tumoar.version import __version__
 
     require_new_model(output)
     if not maps or set(maps) - set("zy"):
@@ -148,8 +148,8 @@ def _labels(path: Path) -> Any:
     """A label map with canonical axes; 1 mm voxels are required, because filters have a size in mm."""
     import numpy as np
 
+    from tumoar.geometry.orientation import canonical
     from tumoar.io.nifti import read_nifti
-    from tumoar.orientation import canonical
 
     image, _ = canonical(read_nifti(path))
     if np.abs(image.grid.spacing - 1).max() > 0.01:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
-from tumoar.errors import printable
+from tumoar.vocabulary.errors import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from tumoar.pipeline import Progress
+    from tumoar.app.pipeline import Progress
 
 WORDS = {"read": "reading images", "place": "placing the atlas", "fit": "fitting (Algorithm 2)"}
 WORDS |= {"sample": "sampling (Algorithm 1)", "write": "writing"}
@@ -88,7 +88,7 @@ class Watch(AbstractContextManager["Watch"]):
 
     def stage(self, name: str) -> Callable[[], None]:
         """A stage without steps of its own has begun; call what is returned when it is over."""
-        from tumoar.pipeline import Progress
+        from tumoar.app.pipeline import Progress
 
         self(Progress(name, 0, 1, {}))
         return lambda: self(Progress(name, 1, 1, {}))

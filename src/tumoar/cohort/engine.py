@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.supervise import Outcome, Tell, failed, supervise
-from tumoar.errors import ResourceError, TumoarError, UsageError
+from tumoar.vocabulary.errors import ResourceError, TumoarError, UsageError
 
 if TYPE_CHECKING:
     from distributed import Client, Future

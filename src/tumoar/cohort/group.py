@@ -13,17 +13,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tumoar import __version__
 from tumoar.cohort.plan import Order, cores, has_checkpoints
 from tumoar.cohort.private import without_names
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.supervise import read_record
-from tumoar.errors import IntegrityError, TumoarError
 from tumoar.io.files import read_text
 from tumoar.io.manifest import MANIFEST, REPORT, read_manifest, replace_text
 from tumoar.io.manifest_schema import Manifest
-from tumoar.tables import ABSENT
-from tumoar.tables import to_tsv as table_to_tsv
+from tumoar.version import __version__
+from tumoar.vocabulary.errors import IntegrityError, TumoarError
+from tumoar.vocabulary.tables import ABSENT
+from tumoar.vocabulary.tables import to_tsv as table_to_tsv
 
 STATES = ("done", "failed", "interrupted", "not run")
 TARGETS = ("GTV", "Edema", "CTV", "PTV")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tumoar.cohort.names import label_of
 from tumoar.cohort.subjects import Subject, require_unique
-from tumoar.errors import UnreadableFileError, UsageError
 from tumoar.io.files import read_bytes
+from tumoar.vocabulary.errors import UnreadableFileError, UsageError
 
 LARGEST = 16 << 20
 SUBJECT, SESSION = "subject", "session"

@@ -18,7 +18,7 @@ from typing import Any
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.supervise import Outcome, Tell, failed, supervise
-from tumoar.errors import ResourceError, TumoarError
+from tumoar.vocabulary.errors import ResourceError, TumoarError
 
 
 def run_here(subjects: Sequence[Subject], order: Order, workers: int, tell: Tell) -> Iterator[Outcome]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from tumoar.errors import UsageError
+from tumoar.vocabulary.errors import UsageError
 
 RESULTS = "results"
 """Folder of the results as `tumoar segment` writes them, one folder each."""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tumoar import __version__
 from tumoar.cohort.names import LOGS, RESULTS
 from tumoar.cohort.subjects import Subject
-from tumoar.errors import ChannelError, TumoarError, UnreadableFileError, UsageError
 from tumoar.io.manifest import MANIFEST, digest_of_file, read_manifest
+from tumoar.version import __version__
+from tumoar.vocabulary.errors import ChannelError, TumoarError, UnreadableFileError, UsageError
 
 CASE_GB = 4.0
 """Memory to plan for one patient: the forecast for four contrasts of a whole head at 1 mm is 2.6 GB."""
@@ -65,7 +65,7 @@ def digest_flags(flags: Iterable[str], files: Iterable[Path]) -> str:
 
 def checked(subjects: Sequence[Subject], tumor: bool) -> list[Subject]:
     """Subjects with what their contrasts alone tell: without a T1c or a FLAIR there is no tumor to find."""
-    from tumoar.contrasts import core_is_identifiable, find_contrast, tumor_is_constrained
+    from tumoar.vocabulary.contrasts import core_is_identifiable, find_contrast, tumor_is_constrained
 
     out = []
     for subject in subjects:

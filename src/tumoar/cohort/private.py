@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tumoar.cohort.subjects import Subject
-from tumoar.errors import plain_name, printable
 from tumoar.io.manifest import MANIFEST, REPORT
+from tumoar.vocabulary.errors import plain_name, printable
 
 OWN = (MANIFEST, REPORT)
 """Files that we have named, and that may be named."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tumoar.cohort.names import case_name, label_of
-from tumoar.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError, UsageError
 from tumoar.io.files import read_text
+from tumoar.vocabulary.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError, UsageError
 
 CONTRASTS = {
     ("T1w", False): "T1",

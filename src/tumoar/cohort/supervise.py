@@ -19,12 +19,14 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from tumoar import __version__
 from tumoar.cohort.plan import Order, cores
 from tumoar.cohort.private import without_names
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.tree import publish_tree, require_own_places
-from tumoar.errors import (
+from tumoar.io.files import read_bytes
+from tumoar.io.manifest import added, digest_of_file, read_manifest, replace_text
+from tumoar.version import __version__
+from tumoar.vocabulary.errors import (
     BusyError,
     OutputError,
     ResourceError,
@@ -33,8 +35,6 @@ from tumoar.errors import (
     UsageError,
     not_written,
 )
-from tumoar.io.files import read_bytes
-from tumoar.io.manifest import added, digest_of_file, read_manifest, replace_text
 
 POLL = 0.5  # seconds between looks at a process
 GRACE = 10.0  # seconds that a process has to end by itself
@@ -249,7 +249,7 @@ def _write_log(child: subprocess.Popen[bytes], log: Path, subject: Subject) -> N
 
 
 def _command(subject: Subject, order: Order) -> list[str]:
-    own = order.command or (sys.executable, "-m", "tumoar.cohort.child")
+    own = order.command or (sys.executable, "-m", "tumoar.cli.child")
     images = [word for name, file in subject.images.items() for word in ("--image", f"{file}:{name}")]
     limits = ["--threads", str(order.limits.threads), "--max-memory", str(order.limits.gb)]
     again = "--overwrite" if order.overwrite else "--resume"

@@ -11,13 +11,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tumoar import __version__
 from tumoar.cohort.names import LOGS, RESULTS, case_name, tree_names
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
-from tumoar.errors import IntegrityError, TumoarError, UsageError, not_written
 from tumoar.io.files import read_text, require_own
 from tumoar.io.manifest import MANIFEST, digest_of_file, published, read_manifest, replace_text
+from tumoar.version import __version__
+from tumoar.vocabulary.errors import IntegrityError, TumoarError, UsageError, not_written
 
 BIDS_VERSION = "1.10.0"
 DESCRIPTION = "dataset_description.json"

@@ -9,10 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.config import GemConfig
-from tumoar.image import Case, Grid
+from tumoar.geometry.image import Case, Grid
 from tumoar.inference.initialise import start_prior, start_theta, tied, voxels_in_use
-from tumoar.labels import LabelTable
 from tumoar.model import deformation, joint
 from tumoar.model.atlas import Atlas, Placed, place, smooth
 from tumoar.model.conditionals import mode, update_theta
@@ -22,6 +20,8 @@ from tumoar.numerics.lbfgs import Memory
 from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.numerics.voxels import WITH_DATA, Groups, Volume
+from tumoar.vocabulary.config import GemConfig
+from tumoar.vocabulary.labels import LabelTable
 
 Nodes = npt.NDArray[np.float64]
 Pi = npt.NDArray[np.float32]

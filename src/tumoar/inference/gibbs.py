@@ -15,13 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.config import Config, GibbsConfig
-from tumoar.image import Case
-from tumoar.inference.evidence import evidence
+from tumoar.geometry.image import Case
 from tumoar.inference.gem import Fit
 from tumoar.inference.initialise import enhancing, released, start_labels, start_prior, voxels_in_use
+from tumoar.inference.noise_correlation import evidence
 from tumoar.inference.schedule import Schedule, around
-from tumoar.labels import LabelTable
 from tumoar.model import joint
 from tumoar.model.atlas import pi as label_pi
 from tumoar.model.conditionals import sampler, update_theta
@@ -31,6 +29,8 @@ from tumoar.model.joint import Labels
 from tumoar.model.shape.base import ShapePrior, of_color
 from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics.voxels import UNUSED, Groups, Prior, Volume
+from tumoar.vocabulary.config import Config, GibbsConfig
+from tumoar.vocabulary.labels import LabelTable
 
 Field = npt.NDArray[np.float32]
 Held = npt.NDArray[np.int8]

@@ -9,10 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
-from tumoar.contrasts import Contrast, core_is_identifiable
-from tumoar.errors import FitError
-from tumoar.inference.distance import distance_to
-from tumoar.labels import LabelTable
+from tumoar.geometry.distance import distance_to
 from tumoar.model import joint
 from tumoar.model.bias import field
 from tumoar.model.conditionals import Sigma_given
@@ -20,6 +17,9 @@ from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import ThetaPrior, expected_voxels, theta_prior
 from tumoar.numerics.distributions import ConstrainedNormal
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
+from tumoar.vocabulary.contrasts import Contrast, core_is_identifiable
+from tumoar.vocabulary.errors import FitError
+from tumoar.vocabulary.labels import LabelTable
 
 Array = npt.NDArray[np.floating]
 Mask = npt.NDArray[np.bool_]

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.labels import LabelTable
 from tumoar.model.joint import Labels
 from tumoar.numerics.voxels import UNUSED
 from tumoar.numerics.voxels_draw import count_labels
+from tumoar.vocabulary.labels import LabelTable
 
 Field = npt.NDArray[np.float32]
 

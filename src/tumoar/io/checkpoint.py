@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.errors import IntegrityError, TumoarError, not_written
 from tumoar.io.files import read_bytes
+from tumoar.vocabulary.errors import IntegrityError, TumoarError, not_written
 
 Arrays = dict[str, npt.NDArray]
 _HASH = 64

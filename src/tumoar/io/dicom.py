@@ -18,15 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydicom import Dataset
 
-from tumoar.errors import (
-    ChannelError,
-    GeometryError,
-    IntegrityError,
-    ResourceError,
-    TumoarError,
-    UnreadableFileError,
-)
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
 from tumoar.io.dicom_contrast import Guess, guess_contrast
 from tumoar.io.dicom_file import (
     CHUNK,
@@ -47,6 +39,14 @@ from tumoar.io.identity import Person, merged, person_of, same_person
 from tumoar.io.nifti import MAX_VOXELS
 from tumoar.io.nifti_header import COPY_AGAIN
 from tumoar.io.rois import STUDY
+from tumoar.vocabulary.errors import (
+    ChannelError,
+    GeometryError,
+    IntegrityError,
+    ResourceError,
+    TumoarError,
+    UnreadableFileError,
+)
 
 SAME_PLACE = 0.01  # mm
 UNEVEN, UNEVEN_MM = 0.01, 0.05  # of the spacing, or mm

@@ -17,9 +17,9 @@ from pydicom.errors import InvalidDicomError
 from pydicom.filereader import _read_file_meta_info, read_preamble
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ImplicitVRLittleEndian
 
-from tumoar.errors import GeometryError, ResourceError, TumoarError, UnreadableFileError
 from tumoar.io.files import opened, read_bytes
 from tumoar.io.nifti_header import COPY_AGAIN, FARTHEST
+from tumoar.vocabulary.errors import GeometryError, ResourceError, TumoarError, UnreadableFileError
 
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 MOST_BYTES = 1024**3  # of one file, and of its pixels unpacked

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from pydicom import Dataset
 
-from tumoar.errors import ResourceError, TumoarError, UnreadableFileError
 from tumoar.io.dicom_file import MOST_BYTES, is_marked, open_dicom, parse_dicom, refusing
 from tumoar.io.files import opened
+from tumoar.vocabulary.errors import ResourceError, TumoarError, UnreadableFileError
 
 CLASSES = {
     "1.2.840.10008.5.1.4.1.1.2": "CT",

@@ -15,15 +15,7 @@ from pathlib import Path
 import numpy as np
 from pydicom import Dataset
 
-from tumoar.errors import (
-    ChannelError,
-    GeometryError,
-    ResourceError,
-    UnreadableFileError,
-    UsageError,
-    plain_name,
-)
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
 from tumoar.io.dicom_file import (
     MOST_BYTES,
     affine_of,
@@ -39,6 +31,14 @@ from tumoar.io.identity import Person, person_of
 from tumoar.io.nifti import read_nifti
 from tumoar.io.nifti_header import COPY_AGAIN, FARTHEST, LAYOUTS, MAX_SHEAR, SPACING
 from tumoar.io.nrrd import MAGIC, read_nrrd
+from tumoar.vocabulary.errors import (
+    ChannelError,
+    GeometryError,
+    ResourceError,
+    UnreadableFileError,
+    UsageError,
+    plain_name,
+)
 
 LEAST_GY, MOST_GY = 5.0, 500.0  # highest dose of a course: less is a fraction or relative, more is cGy
 LEAST_OF_ALL_GY = 0.1  # highest dose of a file that says that it is of a course

@@ -15,7 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tumoar.errors import IntegrityError, ResourceError, UnreadableFileError, UsageError, not_written
+from tumoar.vocabulary.errors import (
+    IntegrityError,
+    ResourceError,
+    UnreadableFileError,
+    UsageError,
+    not_written,
+)
 
 MOST_TEXT = 16 * 1024**2  # bytes of a table, a list or settings
 COPY_AGAIN = "copy the file again"

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydicom import Dataset
 from pydicom.multival import MultiValue
 
-from tumoar.errors import GeometryError
+from tumoar.vocabulary.errors import GeometryError
 
 GROUPS = ("name", "ideographic", "phonetic")
 FIELDS = ("id", *GROUPS, "birth", "sex")

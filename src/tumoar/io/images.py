@@ -9,10 +9,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tumoar.errors import GeometryError, UnreadableFileError
-from tumoar.image import Image
+from tumoar.geometry.image import Image
 from tumoar.io.nifti import read_hashed
 from tumoar.io.nifti_header import SPACING, Form
+from tumoar.vocabulary.errors import GeometryError, UnreadableFileError
 
 if TYPE_CHECKING:
     from tumoar.io.dicom import Series

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tumoar.errors import BusyError, not_written
 from tumoar.io.files import absolute
+from tumoar.vocabulary.errors import BusyError, not_written
 
 
 @contextmanager

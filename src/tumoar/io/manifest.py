@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tumoar.errors import IntegrityError, UnreadableFileError, not_written
 from tumoar.io.files import absolute, beside, read_text, require_own, sync
 from tumoar.io.lock import locked
 from tumoar.io.manifest_schema import AGAIN, COMING, RESULT, parse, seal
+from tumoar.vocabulary.errors import IntegrityError, UnreadableFileError, not_written
 
 MANIFEST = "run.json"
 REPORT = "report.html"

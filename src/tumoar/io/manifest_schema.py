@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from tumoar.errors import IntegrityError, printable
+from tumoar.vocabulary.errors import IntegrityError, printable
 
 COMING = "coming"  # files that are joining, by their new digests
 DIGEST = "digest"  # SHA-256 of everything else in the manifest

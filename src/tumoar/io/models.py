@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tumoar.errors import ModelFileError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.shapes import section_shape
 from tumoar.io.store import Section, load_hashed, section_atlas
-from tumoar.labels import default_labels
 from tumoar.model.atlas import Atlas, pi, place
 from tumoar.model.deformation import cost, fit
 from tumoar.model.generative import Model
 from tumoar.model.shape.crbm import CRBM
+from tumoar.vocabulary.errors import ModelFileError
+from tumoar.vocabulary.labels import default_labels
 
 SHIPPED = ("atlas.npz", "shape.npz")
 PRIORS = ("shape_z", "shape_y")

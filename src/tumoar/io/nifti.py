@@ -18,9 +18,7 @@ import nibabel as nib
 import numpy as np
 import numpy.typing as npt
 
-from tumoar import __version__
-from tumoar.errors import IntegrityError, ResourceError, TumoarError, UnreadableFileError, plain_name
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
 from tumoar.io.files import beside, opened
 from tumoar.io.nifti_header import (
     COPY_AGAIN,
@@ -30,6 +28,14 @@ from tumoar.io.nifti_header import (
     Header,
     header_size,
     parse_header,
+)
+from tumoar.version import __version__
+from tumoar.vocabulary.errors import (
+    IntegrityError,
+    ResourceError,
+    TumoarError,
+    UnreadableFileError,
+    plain_name,
 )
 
 MAX_VOXELS = 2**28  # 1024 x 1024 x 256, a head in voxels of 0.35 mm; at 1 mm it has 10 million

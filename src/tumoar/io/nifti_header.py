@@ -16,7 +16,7 @@ import numpy.typing as npt
 from nibabel import nifti1, nifti2
 from nibabel.quaternions import quat2mat
 
-from tumoar.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError
+from tumoar.vocabulary.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError
 
 Form = Literal["s", "q"]
 Matrix = npt.NDArray[np.float64]

@@ -17,10 +17,10 @@ from typing import IO, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.errors import GeometryError, ResourceError, UnreadableFileError, plain_name
-from tumoar.image import Grid, Image
+from tumoar.geometry.image import Grid, Image
 from tumoar.io.files import opened
 from tumoar.io.nifti_header import COPY_AGAIN, EXPORT_AGAIN
+from tumoar.vocabulary.errors import GeometryError, ResourceError, UnreadableFileError, plain_name
 
 Matrix = npt.NDArray[np.float64]
 

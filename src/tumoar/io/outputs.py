@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tumoar.errors import IntegrityError, TumoarError, UsageError, plain_name
 from tumoar.io.files import absolute
 from tumoar.io.lock import locked
 from tumoar.io.manifest import MANIFEST, published, read_manifest, tidy, write_manifest
 from tumoar.io.manifest_schema import RESULT
+from tumoar.vocabulary.errors import IntegrityError, TumoarError, UsageError, plain_name
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}")  # a folder of files that were joining when a run was killed
 

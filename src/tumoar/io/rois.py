@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pydicom import Dataset
 from pydicom.uid import generate_uid
 
-from tumoar.labels import Code, LabelTable, Organ
+from tumoar.vocabulary.labels import Code, LabelTable, Organ
 
 UNREVIEWED = "AUTO-UNREVIEWED"
 AUTOMATIC = "automatic, unreviewed"

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from pydicom import Dataset
 
-from tumoar.contours import Outline, common_spacing, remarks
-from tumoar.errors import GeometryError, TumoarError, UnreadableFileError, printable
+from tumoar.geometry.contours import Outline, common_spacing, remarks
+from tumoar.geometry.planes import has_area, once
 from tumoar.io.dicom_file import open_dicom, refusing
 from tumoar.io.files import opened
 from tumoar.io.identity import Person, person_of
-from tumoar.planes import has_area, once
+from tumoar.vocabulary.errors import GeometryError, TumoarError, UnreadableFileError, printable
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 VOXEL_EDGES = "voxel edges"

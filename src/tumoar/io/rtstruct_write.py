@@ -12,10 +12,8 @@ from pydicom.dataelem import RawDataElement
 from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian
 
-from tumoar import __version__
-from tumoar.contours import filled
-from tumoar.errors import IntegrityError, TumoarError
-from tumoar.image import Grid
+from tumoar.geometry.contours import filled
+from tumoar.geometry.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
 from tumoar.io.files import beside
 from tumoar.io.rois import (
@@ -31,6 +29,8 @@ from tumoar.io.rois import (
 )
 from tumoar.io.rtstruct import RTSTRUCT, VOXEL_EDGES, read_rtstruct
 from tumoar.numerics.tracing import Region, keyholed, smoothed, trace
+from tumoar.version import __version__
+from tumoar.vocabulary.errors import IntegrityError, TumoarError
 
 CONTOUR_DATA = Tag("ContourData")
 STUDY_COMPONENT = "1.2.840.10008.3.1.2.3.1"

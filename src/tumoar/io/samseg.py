@@ -20,12 +20,12 @@ from typing import IO, cast
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.errors import ModelFileError, TumoarError
 from tumoar.io.files import opened
 from tumoar.io.nifti import read_nifti
-from tumoar.labels import Gmm, LabelTable, Organ, Structure, default_labels
 from tumoar.model.atlas import Atlas
 from tumoar.numerics import tetra
+from tumoar.vocabulary.errors import ModelFileError, TumoarError
+from tumoar.vocabulary.labels import Gmm, LabelTable, Organ, Structure, default_labels
 
 MESH = "atlas_level2.txt.gz"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from pydicom import Dataset
 
-from tumoar import __version__
-from tumoar.errors import IntegrityError, TumoarError
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
 from tumoar.io.dicom_file import open_dicom, pixels_of
 from tumoar.io.files import beside
 from tumoar.io.rois import AUTOMATIC, MANUFACTURER, STUDY, UNIDENTIFIED, UNREVIEWED, Roi, uid
+from tumoar.version import __version__
+from tumoar.vocabulary.errors import IntegrityError, TumoarError
 
 ANATOMY, LESION = "AnatomicalStructure", "MorphologicallyAbnormalStructure"
 EMPTY_IF_ABSENT = (*STUDY, "PositionReferenceIndicator")

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from pydicom import Dataset
 
-from tumoar.errors import GeometryError, ResourceError, UnreadableFileError, printable
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.io.dicom_file import LPS_TO_RAS, directions, open_dicom, pixels_of, refusing, vector
 from tumoar.io.files import opened
 from tumoar.io.identity import Person, person_of
+from tumoar.vocabulary.errors import GeometryError, ResourceError, UnreadableFileError, printable
 
 SEG = "1.2.840.10008.5.1.4.1.1.66.4"
 MOST_BYTES, MOST_PIXELS = 1024**3, 2 * 10**9

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tumoar.errors import ModelFileError
 from tumoar.io.store import Section
 from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import M, R
+from tumoar.vocabulary.errors import ModelFileError
 
 _MOST_W, _MOST_B, _MOST_A = 50.0, 1e3, 1e4  # trained filters stay below 1, biases below 20
 _MOST_TAPS = M * R**3  # what the kernels are built for; more would take days for a head

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.errors import ModelFileError, TumoarError
 from tumoar.io.files import beside, read_bytes
-from tumoar.labels import LabelTable, parse_labels
 from tumoar.model.atlas import Atlas
+from tumoar.vocabulary.errors import ModelFileError, TumoarError
+from tumoar.vocabulary.labels import LabelTable, parse_labels
 
 FORMAT = "tumoar model"
 VERSION = 1

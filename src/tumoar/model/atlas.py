@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from tumoar.image import Grid
-from tumoar.labels import LabelTable
+from tumoar.geometry.image import Grid
 from tumoar.numerics import tetra, tetra_cost
 from tumoar.numerics.tetra_raster import rasterize
+from tumoar.vocabulary.labels import LabelTable
 
 _ON_FACE = 1e-3
 """Millimeters from the box within which a node counts as lying on its face."""

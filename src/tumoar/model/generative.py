@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tumoar.config import Config, Soft
-from tumoar.labels import LabelTable
 from tumoar.model.atlas import Atlas
 from tumoar.model.shape.base import ShapePrior
 from tumoar.model.shape.crbm import CRBM, softened
 from tumoar.model.shape.mrf import FirstOrderMRF
+from tumoar.vocabulary.config import Config, Soft
+from tumoar.vocabulary.labels import LabelTable
 
 FULL = 0.65
 """Evidence of a voxel (τ of decision 0034) up to which shape priors are as training gave them."""

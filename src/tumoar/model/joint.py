@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.labels import LabelTable
 from tumoar.model.bias import cosines
 from tumoar.model.gmm import Moments, Theta
 from tumoar.numerics import voxels, voxels_draw, voxels_em
 from tumoar.numerics.voxels import Gaussians, Groups, Prior, Volume
+from tumoar.vocabulary.labels import LabelTable
 
 Array = npt.NDArray[np.floating]
 Mask = npt.NDArray[np.uint8]

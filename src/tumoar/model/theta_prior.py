@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.contrasts import Contrast
-from tumoar.labels import LabelTable
 from tumoar.model.gmm import Theta
 from tumoar.numerics.distributions import Dirichlet, InverseWishart
 from tumoar.numerics.quadprog import FEASIBILITY
+from tumoar.vocabulary.contrasts import Contrast
+from tumoar.vocabulary.labels import LabelTable
 
 Array = npt.NDArray[np.floating]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 
-from tumoar.errors import UsageError
+from tumoar.vocabulary.errors import UsageError
 
 MOST_THREADS = 1024
 

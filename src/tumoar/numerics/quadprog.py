@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 
-from tumoar.errors import FitError
+from tumoar.vocabulary.errors import FitError
 
 Array = npt.NDArray[np.floating]
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numba as nb
 
-from tumoar.errors import UsageError
+from tumoar.vocabulary.errors import UsageError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from tumoar.evaluate import Scores
 from tumoar.report.verbatim import verbatim
+from tumoar.result.scores import Scores
 
 PANELS = {"dice": "Dice", "hausdorff95": "Hausdorff distance, 95 % (mm)"}
 COLORS = ("#3c5fa8", "#e8893f", "#2ca02c")

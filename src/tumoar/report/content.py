@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from tumoar.image import Case, Input
-from tumoar.labels import LabelTable, Organ
-from tumoar.quality import Note
+from tumoar.geometry.image import Case, Input
+from tumoar.preprocess.quality import Note
 from tumoar.report.face import without_face
 from tumoar.report.intensity import bias_fields, intensity_models
 from tumoar.report.pictures import pictures
 from tumoar.report.volumes import center, contrast_volumes, label_volume, map_volumes, windowed
-from tumoar.result import Segmentation
+from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.labels import LabelTable, Organ
 
 FORMAT = 2
 FROM_MANIFEST = ("version", "model", "threads", "peak_gb", "python", "libraries")

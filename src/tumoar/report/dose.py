@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from tumoar.dose import Sampled
+from tumoar.radiotherapy.dvh import Sampled
 from tumoar.report.verbatim import verbatim
 
 POINTS = 201

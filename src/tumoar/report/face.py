@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage as ndi
 
-from tumoar.inference.distance import distance_to
+from tumoar.geometry.distance import distance_to
 from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
-from tumoar.result import Segmentation
+from tumoar.result.segmentation import Segmentation
 
 Mask = npt.NDArray[np.bool_]
 

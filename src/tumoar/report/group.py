@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tumoar.errors import UnreadableFileError
 from tumoar.report.page import environment, read_data
+from tumoar.vocabulary.errors import UnreadableFileError
 
 HEIGHT = 132
 """Pixels of a thumbnail, drawn at twice that on fine screens."""

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.contrasts import MeanConstraint
-from tumoar.image import HOUNSFIELD_UNIT
-from tumoar.labels import LabelTable
+from tumoar.geometry.image import HOUNSFIELD_UNIT
 from tumoar.model.bias import field
 from tumoar.model.gmm import Theta
 from tumoar.numerics.threads import each
 from tumoar.report.pictures import diverging, plane
 from tumoar.report.volumes import brain, center, unit
-from tumoar.result import Segmentation
+from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.contrasts import MeanConstraint
+from tumoar.vocabulary.labels import LabelTable
 
 BINS = 120
 LEAST_SHARE = 0.001

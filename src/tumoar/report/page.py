@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tumoar.errors import UnreadableFileError
 from tumoar.io.files import read_text
 from tumoar.report.content import FORMAT
 from tumoar.report.plots import Line, Mark, Span, plot
 from tumoar.report.schema import fault
+from tumoar.vocabulary.errors import UnreadableFileError
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -12,7 +12,7 @@ import PIL.Image
 from scipy import ndimage as ndi
 
 from tumoar.report.volumes import Windowed, center
-from tumoar.result import Segmentation
+from tumoar.result.segmentation import Segmentation
 
 Array = npt.NDArray[Any]
 

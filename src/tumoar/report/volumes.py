@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.contrasts import Contrast
-from tumoar.image import HOUNSFIELD_UNIT, Grid
+from tumoar.geometry.image import HOUNSFIELD_UNIT, Grid
 from tumoar.numerics.threads import each
-from tumoar.result import Segmentation
+from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.contrasts import Contrast
 
 Bytes = npt.NDArray[np.uint8]
 Field = npt.NDArray[np.floating]

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.image import Grid, Image
-from tumoar.labels import LabelTable
+from tumoar.geometry.image import Grid, Image
 from tumoar.model.generative import Model
 from tumoar.simulate.head import draw_head
 from tumoar.simulate.patient import EDEMA, Maps, Truth, displace, make_scene, make_truth, tissue_map
 from tumoar.simulate.scanner import Acquisition, acquire
 from tumoar.simulate.tissue import default_tissues
 from tumoar.simulate.tumor import draw_blob, draw_place, draw_shape
+from tumoar.vocabulary.labels import LabelTable
 
 __all__ = ["Acquisition", "Truth", "draw_blob", "draw_patient", "draw_place", "draw_shape", "simulate"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.image import Grid
+from tumoar.geometry.image import Grid
 from tumoar.model.atlas import Atlas, pi, place
 from tumoar.numerics.tetra import volumes
 from tumoar.simulate.patient import Maps, smooth_noise

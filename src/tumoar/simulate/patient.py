@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage as ndi
 
-from tumoar.image import Grid
-from tumoar.labels import LabelTable
+from tumoar.geometry.image import Grid
 from tumoar.simulate.tissue import TissueTable
+from tumoar.vocabulary.labels import LabelTable
 
 Volume = npt.NDArray[np.float32]
 Maps = npt.NDArray[np.uint8]

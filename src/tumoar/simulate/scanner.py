@@ -10,8 +10,8 @@ import numpy.typing as npt
 from scipy import ndimage as ndi
 from scipy.spatial.transform import Rotation
 
-from tumoar.image import Grid, Image
-from tumoar.inference.resample import resample
+from tumoar.geometry.image import Grid, Image
+from tumoar.geometry.resample import resample
 from tumoar.simulate.patient import Scene, Volume, smooth_noise
 from tumoar.simulate.tissue import TissueTable
 

@@ -6,10 +6,10 @@ import numpy as np
 from scipy import ndimage as ndi
 from scipy.special import expit
 
-from tumoar.image import Grid
-from tumoar.labels import LabelTable
+from tumoar.geometry.image import Grid
 from tumoar.model.shape.base import ShapePrior, of_color
 from tumoar.simulate.patient import EDEMA, ENHANCING, NECROSIS, Maps, Mask, smooth_noise
+from tumoar.vocabulary.labels import LabelTable
 
 TRIES = 40
 SWEEPS = 15

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage as ndi
 
-from tumoar.labels import LabelTable
 from tumoar.train.mesh import CUBE
+from tumoar.vocabulary.labels import LabelTable
 
 Points = npt.NDArray[np.float64]
 Affine = npt.NDArray[np.float64]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tumoar.numerics.collapse import collapse_edges, new_mesh
 from tumoar.numerics.collapse_trial import Rules
+from tumoar.train.atlas_state import AtlasSettings, State
 from tumoar.train.mesh import free_directions
-
-if TYPE_CHECKING:
-    from tumoar.train.atlas import AtlasSettings, State
 
 _EDGES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 

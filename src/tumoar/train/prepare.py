@@ -1,16 +1,12 @@
 """Whole-head label maps of another vocabulary become label maps of ours, driven by `data/heads.toml`.
 
-Brain structures are taken over, merged and cleaned here; what lies in the eye sockets is made in `orbits`.
+Brain structures are taken over, merged and cleaned here; what lies in the eye sockets is made in `eye_sockets`.
 Arrays are canonical (left has the smaller i) at 1 mm.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -18,67 +14,17 @@ import numpy.typing as npt
 from scipy import ndimage as ndi
 from scipy.spatial import cKDTree
 
-from tumoar.errors import GeometryError, ModelFileError, UnreadableFileError
-from tumoar.image import Grid
-from tumoar.labels import LabelTable
-from tumoar.train import orbits
+from tumoar.geometry.image import Grid
+from tumoar.train import eye_sockets
+from tumoar.train.head_table import HeadTable
+from tumoar.vocabulary.errors import GeometryError, UnreadableFileError
+from tumoar.vocabulary.labels import LabelTable
 
 IntArray = npt.NDArray[np.integer]
 Mask = npt.NDArray[np.bool_]
 
 _FACES = ndi.generate_binary_structure(3, 1)
 _CORNERS = ndi.generate_binary_structure(3, 3)
-
-
-@dataclass(frozen=True)
-class HeadTable:
-    """Source codes of structures and tissues, settings of each preparation step, volumes to expect in ml."""
-
-    spacing: float
-    tolerance: float
-    structures: Mapping[str, tuple[int, ...]]
-    tissue: Mapping[str, tuple[int, ...]]
-    cleaning: Mapping[str, Any]
-    nerve: orbits.NerveSettings
-    eye: orbits.EyeSettings
-    muscle: orbits.MuscleSettings
-    fat: orbits.FatSettings
-    volumes: Mapping[str, tuple[float, float]]
-
-    def __post_init__(self) -> None:
-        codes = [c for row in (*self.structures.values(), *self.tissue.values()) for c in row]
-        repeated = sorted({c for c in codes if codes.count(c) > 1})
-        if repeated:
-            raise ModelFileError("heads", "source code given twice in the head table", found=repeated)
-
-    @property
-    def codes(self) -> frozenset[int]:
-        """All source codes that may occur."""
-        return frozenset(c for row in (*self.structures.values(), *self.tissue.values()) for c in row)
-
-
-def parse_heads(table: Mapping[str, Any]) -> HeadTable:
-    """Build a `HeadTable` from parsed TOML; unknown and missing keys are errors."""
-    parts = {
-        "nerve": orbits.NerveSettings,
-        "eye": orbits.EyeSettings,
-        "muscle": orbits.MuscleSettings,
-        "fat": orbits.FatSettings,
-    }
-    try:
-        rows = {key: parts[key](**value) if key in parts else value for key, value in table.items()}
-        for key in ("structures", "tissue", "volumes"):
-            rows[key] = {name: tuple(values) for name, values in table[key].items()}
-        return HeadTable(**rows)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ModelFileError("heads", "head table not usable", found=error) from error
-
-
-@cache
-def default_heads() -> HeadTable:
-    """The table of the label maps that the shipped atlas is trained from."""
-    text = files("tumoar").joinpath("data/heads.toml").read_text(encoding="utf-8")
-    return parse_heads(tomllib.loads(text))
 
 
 def prepare(
@@ -103,7 +49,7 @@ def prepare(
 
     chiasm = out == index["optic chiasm"]
     brain = np.isin(out, labels.indices[labels.in_brain]) & (out != index["CSF"])
-    for structure, mask in orbits.make(tissue, chiasm, brain, table, name).items():
+    for structure, mask in eye_sockets.make(tissue, chiasm, brain, table, name).items():
         out[mask] = index[structure]
     out = absorb_islands(out, table.cleaning["island"])
     _check_sides(out, labels, name)

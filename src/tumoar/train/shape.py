@@ -32,13 +32,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from tumoar.errors import FitError
 from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import REACH, Filters, M, R, pack
 from tumoar.numerics.convolve_field import draw_field
 from tumoar.numerics.convolve_moments import moments
 from tumoar.train.shape_data import ByteArray, Shape, flips, window
 from tumoar.train.shape_start import TIED, Family, Parameters, first_model
+from tumoar.vocabulary.errors import FitError
 
 FloatArray = npt.NDArray[np.float64]
 CHECK = 100  # steps from check to check

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage as ndi
 
-from tumoar.image import Grid
-from tumoar.inference.template import Surroundings, fit_affine, landmarks
-from tumoar.labels import LabelTable
+from tumoar.geometry.image import Grid
+from tumoar.placement.template import Surroundings, fit_affine, landmarks
 from tumoar.train.align import mean_shape
-from tumoar.train.prepare import HeadTable
+from tumoar.train.head_table import HeadTable
+from tumoar.vocabulary.labels import LabelTable
 
 SPACING = 4.0
 MARGIN = 64.0

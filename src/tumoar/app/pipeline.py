@@ -1,0 +1,233 @@
+"""The straight line from a patient's images to labels: place the atlas, Algorithm 2, Algorithm 1, vote."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits
+
+from tumoar.geometry.image import Case
+from tumoar.inference import gem, gibbs
+from tumoar.inference.tally import Tally
+from tumoar.model.generative import Model, with_prior
+from tumoar.model.gmm import Theta
+from tumoar.placement.affine import AffineResult, place_affine
+from tumoar.placement.tissue_order import check_order
+from tumoar.result.checks import check_coverage
+from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.contrasts import tumor_is_constrained
+from tumoar.vocabulary.errors import ChannelError
+
+Arrays = dict[str, npt.NDArray]
+Held = npt.NDArray[np.int8]
+
+NO_TUMOR = 1e-6
+"""Fraction of the brain expected to be tumor when organs alone are asked for."""
+EVERY = 25
+"""Sweeps from checkpoint to checkpoint."""
+
+
+class Progress(NamedTuple):
+    """How far a run is: `done` of `total` steps of a named stage, figures worth a glance, new notes."""
+
+    stage: str
+    done: int
+    total: int
+    figures: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+
+class Keeper(Protocol):
+    """Where a run leaves what it would not like to compute again."""
+
+    def load(self, name: str) -> Arrays | None:
+        """What was stored under this name, if anything was."""
+        ...
+
+    def save(self, name: str, arrays: Arrays) -> None:
+        """Store, whole or not at all."""
+        ...
+
+
+class Nowhere:
+    """Keeps nothing."""
+
+    def load(self, name: str) -> Arrays | None:
+        """Nothing."""
+        return None
+
+    def save(self, name: str, arrays: Arrays) -> None:
+        """Forget it."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user already knows of the tumor: z and y (X, Y, Z) held at 0 or 1, free where -1."""
+
+    z: Held | None = None
+    y: Held | None = None
+
+
+def segment(
+    case: Case,
+    model: Model,
+    config: Config | None = None,
+    *,
+    seed: int,
+    given: Given | None = None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    keeper: Keeper | None = None,
+    keeps_samples: bool = False,
+    trust_contrasts: bool = False,
+) -> Segmentation:
+    """Labels of one patient, with the votes behind them.
+
+    `watch` hears of the progress. What `keeper` holds from an interrupted run of the same case, model,
+    settings and seed is used; the result is the same to the last bit as without interruption. With
+    `keeps_samples` every sample stays available, not only the votes. Images that are clearly not of the
+    contrast they are given as are refused before anything is fitted, with `trust_contrasts` only noted.
+    """
+    config, keeper, given = config or Config(), keeper or Nowhere(), given or Given()
+    if config.tumor and not tumor_is_constrained(case.contrasts):
+        raise ChannelError(
+            "B41",
+            "tumor cannot be told from these contrasts",
+            found=", ".join(c.name for c in case.contrasts),
+            do="add a T1c or a FLAIR, or ask for organs alone (--no-tumor)",
+        )
+    if not config.tumor:
+        given = Given(np.zeros(case.grid.shape, np.int8), np.zeros(case.grid.shape, np.int8))
+        config = config.model_copy(update={"gem": config.gem.model_copy(update={"w": NO_TUMOR})})
+    if any(held is not None and (held == 1).any() for held in (given.z, given.y)):
+        config = config.model_copy(update={"least_tumor": 0.0})  # what a user has drawn is no speck
+    model = with_prior(model, config)
+    clock: dict[str, float] = {}
+    # One BLAS thread: a matrix product must not depend on how many cores there are.
+    with threadpool_limits(1, "blas"):
+        with _timed(clock, "place"):
+            placement = place(case, model, config, keeper, watch, trust_contrasts=trust_contrasts)
+        with _timed(clock, "fit"):
+            fit = _fit(case, model, placement, config, keeper, watch)
+        with _timed(clock, "sample"):
+            chains = [
+                _sampled(case, model, fit, config, seed, number, given, keeper, watch, keeps_samples)
+                for number in range(config.chains)
+            ]
+    tallies, infos, thetas, (tau, *_) = zip(*chains)
+    config = config.model_copy(update={"gibbs": config.gibbs.model_copy(update={"tau": tau})})
+    return Segmentation(case, model.labels, placement, fit, thetas[0], tallies, infos, config, seed, clock)
+
+
+def place(
+    case: Case,
+    model: Model,
+    config: Config | None = None,
+    keeper: Keeper | None = None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    *,
+    trust_contrasts: bool = False,
+) -> AffineResult:
+    """Place the atlas, and check the images under it before any work is done: coverage, order of tissues."""
+    config, keeper = config or Config(), keeper or Nowhere()
+    watch(Progress("place", 0, 1, {}))
+    stored = keeper.load("place")
+    if stored is None:
+        found = place_affine(case, model.atlas)
+        names = sorted(found.quality)
+        figures = np.array([found.quality[name] for name in names])
+        keeper.save("place", {"matrix": found.matrix, "figures": figures, "names": np.array(names)})
+    else:
+        quality = dict(zip(stored["names"].tolist(), stored["figures"].tolist()))
+        found = AffineResult(stored["matrix"], quality)
+    placed = gem.placed_on(case, model.atlas, found.matrix, config.gem)
+    check_coverage(case, placed)
+    notes = tuple(str(note) for note in check_order(case, placed, trusted=trust_contrasts))
+    watch(Progress("place", 1, 1, {}, notes))
+    return replace(found, notes=(*found.notes, *notes))
+
+
+def _fit(
+    case: Case,
+    model: Model,
+    placement: AffineResult,
+    config: Config,
+    keeper: Keeper,
+    watch: Callable[[Progress], None],
+) -> gem.Fit:
+    """Algorithm 2; for the progress every level counts ten steps, whatever number of iterations it takes."""
+    placed = gem.placed_on(case, model.atlas, placement.matrix, config.gem)
+    total = 10 * len(config.gem.levels)
+    stored = keeper.load("fit")
+    if stored is None:
+        for fit in gem.fits(case, model.atlas, placement.matrix, model.tumor_mm3, config.gem):
+            step = fit.trace[-1]
+            done = 10 * step.level + min(9, step.outer + 1)
+            watch(Progress("fit", done, total, {"objective": step.objective}))
+        keeper.save("fit", gem.to_arrays(fit))
+    else:
+        fit = gem.from_arrays(stored, placed)
+    watch(Progress("fit", total, total, {"objective": fit.trace[-1].objective}))
+    return fit
+
+
+def _sampled(
+    case: Case,
+    model: Model,
+    fit: gem.Fit,
+    config: Config,
+    seed: int,
+    number: int,
+    given: Given,
+    keeper: Keeper,
+    watch: Callable[[Progress], None],
+    keeps_samples: bool,
+) -> tuple[Tally, tuple[gibbs.Info, ...], Theta, float]:
+    """Algorithm 1: one chain's votes, what its sweeps had to tell, its last θ, and τ."""
+    own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
+    shapes = (model.shape_z, model.shape_y)
+    chain, begin = gibbs.prepare(
+        case,
+        fit,
+        shapes,
+        model.tumor_mm3,
+        config,
+        own,
+        held_z=given.z,
+        held_y=given.y,
+    )
+    tally = Tally(chain.labels, chain.volume.use, keeps=keeps_samples)
+    infos: list[gibbs.Info] = []
+    stage, name = "sample" if config.chains == 1 else f"sample {number + 1}", f"chain_{number}"
+    stored = keeper.load(name)
+    if stored is not None:
+        begin = gibbs.from_arrays(stored)
+        counts = {k.removeprefix("tally_"): v for k, v in stored.items() if k.startswith("tally_")}
+        if counts:
+            tally.restore(counts)
+        infos = [gibbs.Info(*map(int, row)) for row in stored["infos"]]
+    total = config.gibbs.burn_in + config.gibbs.samples
+    cubic = case.grid.voxel_volume / 1000
+    state = begin
+    for state, info in gibbs.sweeps(chain, begin, config.gibbs):
+        infos.append(info)
+        if info.sweep > config.gibbs.burn_in:
+            tally.add(state.labels)
+        watch(Progress(stage, info.sweep, total, {"GTV": info.core * cubic, "tumor": info.tumor * cubic}))
+        if info.sweep % EVERY == 0 or info.sweep == total:
+            counts = {f"tally_{k}": v for k, v in tally.arrays().items()} if tally.samples else {}
+            keeper.save(name, {**gibbs.to_arrays(state), **counts, "infos": np.array(infos)})
+    return tally, tuple(infos), state.theta, chain.tau
+
+
+@contextmanager
+def _timed(clock: dict[str, float], name: str) -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    clock[name] = time.monotonic() - start

@@ -1,0 +1,1 @@
+"""Voxel grids in world space: images, orientation, resampling, contours, distances."""

@@ -1,0 +1,214 @@
+"""Images in memory: one grid type, an image on its grid, and a patient's co-registered images.
+
+Arrays are indexed [i, j, k] in the grid's own axis order; a canonical grid has i to the right, j to the
+front, k up (RAS), so that left has the smaller i. World coordinates are RAS millimeters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.vocabulary.contrasts import Contrast
+
+FloatArray = npt.NDArray[np.floating]
+
+HOUNSFIELD_RANGE = (-1024.0, 3071.0)
+HOUNSFIELD_UNIT = 100.0  # HU per unit of D: brings CT to the scale of the logs of MR
+CANONICAL_SPACING, SPACING_TOLERANCE = 1.0, 0.01  # mm; the size of the tumor shape filters
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Voxel centers in world space: shape, 4x4 RAS affine, and the frame of reference if it is known."""
+
+    shape: tuple[int, int, int]
+    affine: npt.NDArray[np.float64]
+    frame: str | None = None
+
+    def __post_init__(self) -> None:
+        affine = np.array(self.affine, np.float64)
+        if (
+            affine.shape != (4, 4)
+            or not np.isfinite(affine).all()
+            or not np.array_equal(affine[3], [0, 0, 0, 1])
+        ):
+            raise ValueError(f"affine must be a finite 4x4 matrix ending in 0 0 0 1, got {affine.tolist()}")
+        if abs(np.linalg.det(affine[:3, :3])) < 1e-12:
+            raise ValueError("affine is singular: its axes are not independent")
+        if len(self.shape) != 3 or min(self.shape) < 1:
+            raise ValueError(f"shape must be three positive sizes, got {self.shape}")
+        affine.flags.writeable = False
+        object.__setattr__(self, "affine", affine)
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Grid)
+            and self.shape == other.shape
+            and self.frame == other.frame
+            and np.array_equal(self.affine, other.affine)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.frame, (self.affine + 0.0).tobytes()))  # -0.0 equals 0.0
+
+    @cached_property
+    def spacing(self) -> npt.NDArray[np.float64]:
+        """(3,) voxel size in mm along each array axis."""
+        return np.linalg.norm(self.affine[:3, :3], axis=0)
+
+    @cached_property
+    def inverse(self) -> npt.NDArray[np.float64]:
+        """World to voxel index, 4x4."""
+        return np.asarray(np.linalg.inv(self.affine), np.float64)
+
+    @property
+    def voxel_volume(self) -> float:
+        """mm³ per voxel."""
+        return float(abs(np.linalg.det(self.affine[:3, :3])))
+
+    def world(self, index: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """World coordinates (..., 3) of voxel indices (..., 3)."""
+        return np.asarray(index, float) @ self.affine[:3, :3].T + self.affine[:3, 3]
+
+    def index(self, world: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Fractional voxel indices (..., 3) of world coordinates (..., 3)."""
+        return np.asarray(world, float) @ self.inverse[:3, :3].T + self.inverse[:3, 3]
+
+
+def frame_digest(frame: str | None) -> str:
+    """A frame of reference for comparison only: the identifier itself stays with the DICOM files."""
+    return hashlib.sha256(frame.encode()).hexdigest()[:16] if frame else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """Voxel values on their own grid, in their stored axis order; `source` is a name without a path.
+
+    `notes` are what its reader noticed, for a reviewer: pairs of an id (docs/errors.md) and a sentence.
+    """
+
+    data: npt.NDArray[np.generic]
+    grid: Grid
+    source: str = ""
+    notes: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        data = np.asarray(self.data).view()
+        if data.shape != self.grid.shape:
+            raise ValueError(f"data must have the grid's shape {self.grid.shape}, got {data.shape}")
+        if not (np.issubdtype(data.dtype, np.integer) or np.issubdtype(data.dtype, np.floating)):
+            raise ValueError(f"data must be integer or floating point, got {data.dtype}")
+        if "/" in self.source or "\\" in self.source:
+            raise ValueError("source must be a name without a path")
+        data.flags.writeable = False
+        object.__setattr__(self, "data", data)
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """An image as it was given: where it lay, and where it belongs.
+
+    `name` is the contrast it was given as, `grid` its own, `orientation` where its axes point ("LPS"),
+    `to_reference` (4x4) takes its world coordinates to those of the case. `figures` tell how well that is
+    known, if it was found by registration.
+    """
+
+    name: str
+    source: str
+    grid: Grid
+    orientation: str
+    to_reference: npt.NDArray[np.float64]
+    is_interpolated: bool = False
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        matrix = np.array(self.to_reference, np.float64)
+        R = matrix[:3, :3]
+        is_rigid = np.allclose(R @ R.T, np.eye(3), atol=1e-5) and np.linalg.det(R) > 0
+        if matrix.shape != (4, 4) or not is_rigid:
+            raise ValueError(f"to_reference must be a rigid 4x4 map, got {matrix.tolist()}")
+        matrix.flags.writeable = False
+        object.__setattr__(self, "to_reference", matrix)
+        object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A patient's images on one canonical 1 mm grid around the head.
+
+    `D` (N, X, Y, Z) holds what the model sees, contrast by contrast: the natural log of MR intensities,
+    Hounsfield units of CT over `HOUNSFIELD_UNIT`; NaN where an image says nothing. `inputs` lead back to the
+    images as they were given; `notes` are sentences for a reviewer; `excluded` voxels take no part.
+    """
+
+    D: npt.NDArray[np.float32]
+    contrasts: tuple[Contrast, ...]
+    grid: Grid
+    reference: str
+    inputs: tuple[Input, ...]
+    skull_stripped: bool
+    notes: tuple[str, ...] = ()
+    excluded: npt.NDArray[np.bool_] | None = None
+
+    def __post_init__(self) -> None:
+        D = np.ascontiguousarray(self.D).view()
+        if D.dtype != np.float32 or D.shape != (len(self.contrasts), *self.grid.shape) or len(D) == 0:
+            raise ValueError(
+                f"D must be float32 of shape {(len(self.contrasts), *self.grid.shape)}, "
+                f"got {D.dtype} of shape {D.shape}"
+            )
+        if np.isinf(D).any():
+            raise ValueError("D must be finite, or NaN where an image says nothing; got infinities")
+        if not is_canonical(self.grid):
+            raise ValueError(f"grid must be 1 mm with axes to the right, front and up, got {self.grid}")
+        if self.excluded is not None and self.excluded.shape != self.grid.shape:
+            raise ValueError(f"excluded must have shape {self.grid.shape}, got {self.excluded.shape}")
+        if self.reference not in [i.name for i in self.inputs]:
+            raise ValueError(f"reference must be one of the inputs, got '{self.reference}'")
+        D.flags.writeable = False
+        object.__setattr__(self, "D", D)
+
+    @cached_property
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """(N, X, Y, Z) where each contrast says something."""
+        return ~np.isnan(self.D)
+
+    def restricted(self, channels: Sequence[int]) -> Case:
+        """The same case with these channels alone."""
+        contrasts = tuple(self.contrasts[c] for c in channels)
+        return replace(self, D=self.D[list(channels)], contrasts=contrasts)
+
+    def input(self, name: str) -> Input:
+        """An input by the contrast it was given as."""
+        for given in self.inputs:
+            if given.name == name:
+                return given
+        raise KeyError(f"no input '{name}'; there are: {', '.join(i.name for i in self.inputs)}")
+
+
+def is_canonical(grid: Grid) -> bool:
+    """Whether voxels are 1 mm cubes with axes closest to right, front and up."""
+    cosines = grid.affine[:3, :3] / grid.spacing
+    is_near = np.all(np.abs(grid.spacing - CANONICAL_SPACING) <= SPACING_TOLERANCE)
+    return bool(is_near and np.linalg.det(cosines) > 0 and np.all(np.diagonal(cosines) > 0.5))
+
+
+def is_valid(values: npt.NDArray[Any], contrast: Contrast) -> npt.NDArray[np.bool_]:
+    """Where an image says something: MR finite and positive, CT finite and above its padding."""
+    return np.isfinite(values) & (values > (0 if contrast.is_mr else HOUNSFIELD_RANGE[0]))
+
+
+def transformed(values: FloatArray, contrast: Contrast) -> npt.NDArray[np.float32]:
+    """What the model sees of valid intensities: their natural log, or clipped Hounsfield units."""
+    if contrast.is_mr:
+        return np.log(values, dtype=np.float32)
+    return (np.clip(values, *HOUNSFIELD_RANGE) / HOUNSFIELD_UNIT).astype(np.float32)

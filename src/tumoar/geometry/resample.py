@@ -1,0 +1,116 @@
+"""Values on one grid read at the voxels of another: the one place where images are interpolated.
+
+SimpleITK interpolates. Its physical space is only ever ours, so its axes are taken as RAS and no sign is
+turned on the way in or out. Interpolation is linear: positive values stay positive, nothing rings at an edge.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import SimpleITK as sitk  # noqa: N813
+from scipy.ndimage import find_objects
+
+from tumoar.geometry.image import FloatArray, Grid
+
+Matrix = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+IDENTITY = np.eye(4)
+
+
+def resample(
+    values: npt.NDArray[np.generic], grid: Grid, onto: Grid, to_source: Matrix = IDENTITY, fill: float = 0.0
+) -> npt.NDArray[np.float32]:
+    """Values of `grid` at the voxel centers of `onto`; `to_source` takes world `onto` to world `grid`."""
+    out = sitk.Resample(
+        to_itk(np.asarray(values, np.float32), grid),
+        onto.shape,
+        affine_transform(to_source),
+        sitk.sitkLinear,
+        onto.affine[:3, 3].tolist(),
+        onto.spacing.tolist(),
+        (onto.affine[:3, :3] / onto.spacing).ravel().tolist(),
+        fill,
+    )
+    return from_itk(out)
+
+
+def resample_sparse(
+    values: npt.NDArray[np.generic], grid: Grid, onto: Grid, to_source: Matrix = IDENTITY
+) -> npt.NDArray[np.float32]:
+    """Like `resample`, quicker where most values are 0: only the box of the others is read, and written."""
+    out = np.zeros(onto.shape, np.float32)
+    found = find_objects((values != 0).view(np.uint8))
+    if not found:
+        return out
+    low = np.array([max(s.start - 1, 0) for s in found[0]])
+    high = np.minimum([s.stop + 1 for s in found[0]], grid.shape)
+    to_onto = onto.inverse @ np.linalg.inv(to_source) @ grid.affine
+    corners = np.array(np.meshgrid(*np.stack([low - 1, high], 1))).reshape(3, -1)
+    reached = to_onto[:3, :3] @ corners + to_onto[:3, 3:]
+    first = np.maximum(np.floor(reached.min(1)).astype(int), 0)
+    last = np.minimum(np.ceil(reached.max(1)).astype(int) + 1, onto.shape)
+    if (first >= last).any():
+        return out
+    part = values[tuple(map(slice, low, high))]
+    out[tuple(map(slice, first, last))] = resample(
+        part, _cut(grid, low, high), _cut(onto, first, last), to_source
+    )
+    return out
+
+
+def resample_mean(
+    values: npt.NDArray[np.generic], grid: Grid, onto: Grid, to_source: Matrix = IDENTITY
+) -> npt.NDArray[np.float32]:
+    """Like `resample_sparse`, averaged over voxels of `onto` that are larger than those of `grid`."""
+    parts = np.maximum(np.rint(onto.spacing / grid.spacing.mean()).astype(int), 1)
+    if (parts == 1).all():
+        return resample_sparse(values, grid, onto, to_source)
+    (a, b, c), (x, y, z) = parts.tolist(), onto.shape
+    affine = onto.affine @ np.diag([1 / a, 1 / b, 1 / c, 1])
+    affine[:3, 3] = onto.world((1 / parts - 1) / 2)
+    fine = resample_sparse(values, grid, Grid((a * x, b * y, c * z), affine, onto.frame), to_source)
+    return fine.reshape(x, a, y, b, z, c).mean((1, 3, 5))
+
+
+def _cut(grid: Grid, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]) -> Grid:
+    """The voxels of a grid from index `low` to before `high`."""
+    affine = grid.affine.copy()
+    affine[:3, 3] = grid.world(low)
+    x, y, z = (int(n) for n in high - low)
+    return Grid((x, y, z), affine, grid.frame)
+
+
+def resample_valid(
+    values: npt.NDArray[np.generic], valid: Mask, grid: Grid, onto: Grid, to_source: Matrix = IDENTITY
+) -> tuple[npt.NDArray[np.float32], Mask]:
+    """Like `resample`, from valid voxels alone; valid where these carry at least half of the weight.
+
+    So neither padding nor the zeros around a skull-stripped brain leak into the values beside them.
+    """
+    weight = resample(valid, grid, onto, to_source)
+    total = resample(np.where(valid, values, 0), grid, onto, to_source)
+    is_valid = weight >= 0.5
+    return np.divide(total, weight, out=np.zeros_like(total), where=is_valid), is_valid
+
+
+def to_itk(values: npt.NDArray[np.generic], grid: Grid) -> sitk.Image:
+    """A SimpleITK image of the values, its physical space being our world."""
+    image = sitk.GetImageFromArray(np.ascontiguousarray(values.T))
+    image.SetSpacing(grid.spacing.tolist())
+    image.SetDirection((grid.affine[:3, :3] / grid.spacing).ravel().tolist())
+    image.SetOrigin(grid.affine[:3, 3].tolist())
+    return image
+
+
+def from_itk(image: sitk.Image) -> FloatArray:
+    """The values of a SimpleITK image, indexed [i, j, k]."""
+    return np.ascontiguousarray(sitk.GetArrayFromImage(image).T)
+
+
+def affine_transform(matrix: Matrix) -> sitk.AffineTransform:
+    """A 4x4 matrix as SimpleITK's transform."""
+    transform = sitk.AffineTransform(3)
+    transform.SetMatrix(matrix[:3, :3].ravel().tolist())
+    transform.SetTranslation(matrix[:3, 3].tolist())
+    return transform

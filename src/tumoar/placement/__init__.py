@@ -1,0 +1,1 @@
+"""Where the atlas lies at the start."""

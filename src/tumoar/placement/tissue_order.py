@@ -1,0 +1,167 @@
+"""Whether contrasts are what their names say, from the order of tissues under the placed atlas.
+
+Gray matter is darker than white in a T1 and brighter in a T2 or FLAIR; fluid is bright in a T2 and dark in
+a FLAIR. Tissues are compared in their own neighborhood, where a bias field is nearly flat, and the median
+over all neighborhoods does not move with a tumor in some. With tumor, atrophy and a placement that is only
+affine an order may be weak, but it is as weak in every contrast: pairs of contrasts are compared as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+
+from tumoar.geometry.image import Case
+from tumoar.model.atlas import Placed
+from tumoar.numerics.tetra_cost import merge_labels
+from tumoar.numerics.tetra_raster import rasterize
+from tumoar.numerics.threads import each
+from tumoar.preprocess.quality import Note
+from tumoar.vocabulary.errors import ChannelError
+
+TISSUES = ("GWM", "GGM", "CSF")
+WORDS = {"GWM": "white matter", "GGM": "gray matter", "CSF": "fluid"}
+SURE = {"GWM": 0.8, "GGM": 0.6, "CSF": 0.6}  # prior probability; cortex and fluid are thin
+BLOCK = 24  # mm, of a neighborhood
+FEWEST_VOXELS, FEWEST_BLOCKS = 20, 4
+DOUBTFUL, CLEAR = 0.05, 0.10  # in log intensity, against the order: worth a note; a refusal
+
+ORDERS = {
+    "T1": (("GGM", "GWM"), ("CSF", "GWM")),
+    "T1c": (("GGM", "GWM"), ("CSF", "GWM")),
+    "T2": (("GWM", "GGM"), ("GWM", "CSF")),
+    "FLAIR": (("CSF", "GGM"), ("GWM", "GGM")),
+    "DIR": (("CSF", "GGM"), ("GWM", "GGM")),
+}
+"""In each contrast the first tissue is darker than the second."""
+WEAK = {("FLAIR", "GWM", "GGM")}
+"""White matter disease can turn these around: never a refusal by itself."""
+ABOVE = {
+    "T1": (("T2", "GGM", "GWM"), ("FLAIR", "GGM", "GWM"), ("DIR", "GGM", "GWM")),
+    "T1c": (("T2", "GGM", "GWM"), ("FLAIR", "GGM", "GWM"), ("DIR", "GGM", "GWM")),
+    "FLAIR": (("T2", "CSF", "GGM"),),
+    "DIR": (("T2", "CSF", "GGM"),),
+}
+"""The ratio of the first tissue to the second is higher in the contrast named here than in the key."""
+
+Ratios = Mapping[tuple[str, str], float]
+"""(bright, dark) to the log of the ratio of their intensities."""
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """An order that a name promises and an image breaks, by `margin` in log intensity."""
+
+    margin: float
+    text: str
+    is_weak: bool = False
+
+
+def check_order(case: Case, placed: Placed, *, trusted: bool = False) -> tuple[Note, ...]:
+    """Refuse contrasts that are clearly not what their names say, unless they are `trusted`; note doubts."""
+    names = [contrast.name for contrast in case.contrasts]
+    found = tissue_ratios(case, placed)
+    worst = max(contradictions(names, found), key=_rank, default=None)
+    if worst is None or worst.margin < DOUBTFUL:
+        return ()
+    pair = explained_by(names, found)
+    asked = f"were {pair[0]} and {pair[1]} swapped?" if pair else "is each image what its name says?"
+    if worst.margin < CLEAR or worst.is_weak or trusted:
+        return (Note("swapped", f"{worst.text}; {asked}"),)
+    raise ChannelError(
+        "swapped",
+        f"{worst.text}; {asked}",
+        found=f"by {np.expm1(worst.margin):.0%}",
+        do="give each image under its own name, or use --trust-contrasts if the names are right",
+    )
+
+
+def tissue_ratios(case: Case, placed: Placed) -> list[Ratios]:
+    """Of each channel, for every two tissues: the log of the ratio of their intensities.
+
+    A channel without an order of its own, or without enough of a tissue, has none.
+    """
+    labels = placed.atlas.labels
+    columns = np.zeros(labels.K, int)
+    for number, tissue in enumerate(TISSUES, 1):
+        columns[labels.x_of_l == labels.x_named(tissue)] = number
+    alpha = merge_labels(placed.atlas.alpha, columns)
+    prior = rasterize(placed.reference, placed.tetrahedra, alpha, placed.shape, 0)
+    counts = -(-np.array(case.grid.shape) // BLOCK)
+    total = int(counts.prod())
+    masks, blocks = [], []
+    for number, tissue in enumerate(TISSUES, 1):
+        mask = prior[..., number] > SURE[tissue]
+        if case.excluded is not None:
+            mask &= ~case.excluded
+        masks.append(mask)
+        blocks.append(np.asarray(np.ravel_multi_index(tuple(np.argwhere(mask).T // BLOCK), tuple(counts))))
+
+    def one(channel: int) -> Ratios:
+        if case.contrasts[channel].name not in ORDERS:
+            return {}
+        medians = [_medians(case.D[channel][m], b, total) for m, b in zip(masks, blocks)]
+        out = {}
+        for (one, a), (other, b) in combinations(zip(TISSUES, medians), 2):
+            both = np.isfinite(a) & np.isfinite(b)
+            if both.sum() >= FEWEST_BLOCKS:
+                out[one, other] = float(np.median(a[both] - b[both]))
+                out[other, one] = -out[one, other]
+        return out
+
+    return each(one, range(len(case.contrasts)))
+
+
+def contradictions(names: Sequence[str], found: Sequence[Ratios]) -> Iterator[Contradiction]:
+    """All orders that images break under these names, or keep, with a margin below zero then."""
+    for name, ratios in zip(names, found):
+        for dark, bright in ORDERS.get(name, ()):
+            if (dark, bright) in ratios:
+                text = f"{WORDS[dark]} is brighter than {WORDS[bright]} in the image given as {name}"
+                yield Contradiction(ratios[dark, bright], text, (name, dark, bright) in WEAK)
+    for name, ratios in zip(names, found):
+        for other, theirs in zip(names, found):
+            for above, bright, dark in ABOVE.get(name, ()):
+                if other == above and (bright, dark) in ratios and (bright, dark) in theirs:
+                    text = (
+                        f"{WORDS[bright]} is brighter against {WORDS[dark]} in the image given as {name} "
+                        f"than in the one given as {other}"
+                    )
+                    yield Contradiction(ratios[bright, dark] - theirs[bright, dark], text)
+
+
+def explained_by(names: Sequence[str], found: Sequence[Ratios]) -> tuple[str, str] | None:
+    """The two names that, exchanged, leave no contradiction, if there are just two such."""
+    out = set()
+    for a, b in combinations(range(len(names)), 2):
+        if names[a] == names[b] or not found[a] or not found[b]:
+            continue
+        exchanged = list(names)
+        exchanged[a], exchanged[b] = names[b], names[a]
+        if all(c.margin < DOUBTFUL for c in contradictions(exchanged, found)):
+            out.add((names[a], names[b]))
+    return out.pop() if len(out) == 1 else None
+
+
+def _rank(found: Contradiction) -> tuple[bool, bool, float]:
+    """What refuses before what is noted, the plainer sentence about one image first, then by margin."""
+    refuses = found.margin >= CLEAR and not found.is_weak
+    return refuses, found.margin >= DOUBTFUL and "against" not in found.text, found.margin
+
+
+def _medians(
+    values: npt.NDArray[np.float32], blocks: npt.NDArray[np.int64], total: int
+) -> npt.NDArray[np.float64]:
+    """(total,) median of each block; NaN where there are too few values."""
+    seen = np.isfinite(values)
+    values, blocks = values[seen], blocks[seen]
+    out = np.full(total, np.nan)
+    enough = np.flatnonzero(np.bincount(blocks, minlength=total) >= FEWEST_VOXELS)
+    if len(enough):
+        out[enough] = ndi.median(values, blocks, enough)
+    return out

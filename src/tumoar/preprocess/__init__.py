@@ -1,0 +1,1 @@
+"""From a patient's images to a case on one grid."""

@@ -1,0 +1,279 @@
+"""From named images to a `Case`: checked, placed in one space, brought to 1 mm around the head.
+
+No image is interpolated more than once, and none that already lies on the case's grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.geometry.image import (
+    CANONICAL_SPACING,
+    Case,
+    Grid,
+    Image,
+    Input,
+    is_canonical,
+    is_valid,
+    transformed,
+)
+from tumoar.geometry.orientation import Orientation, canonical
+from tumoar.geometry.resample import resample_mean, resample_valid
+from tumoar.numerics.threads import each
+from tumoar.preprocess.alignment import IDENTITY, TOLERANCE, Placement, place_by_header, place_by_registration
+from tumoar.preprocess.quality import PRODUCTS, check_distinct, check_image
+from tumoar.preprocess.register import FINE, Matrix, Prepared, prepare
+from tumoar.preprocess.skull import decide_stripped, skull_evidence
+from tumoar.vocabulary.contrasts import Contrast, find_contrast
+from tumoar.vocabulary.errors import ChannelError, GeometryError, UsageError
+
+MARGIN = 10.0  # mm kept around the head
+TALLEST, ABOVE_SHOULDERS = 220.0, 180.0  # mm from the crown down: kept at most; sure to be head
+WORTHWHILE = 1.0  # mm worth correcting where an image is interpolated anyway
+CT_WINDOW, CT_BONE = (-200.0, 300.0), 400.0  # HU used to align CT; bone lies so far above its lower end
+PREFERRED = ("CT", "T1c", "T1", "T2", "FLAIR")  # as reference, whatever order they are given in
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """An image on its way into the case."""
+
+    name: str
+    contrast: Contrast
+    image: Image  # canonical
+    orientation: Orientation
+    prepared: Prepared
+
+
+def build_case(
+    images: Mapping[str, Image | tuple[Image, Image]],
+    *,
+    reference: str | None = None,
+    register: bool = True,
+    skull_stripped: bool | None = None,
+) -> Case:
+    """Bring images, named by contrast, into one case.
+
+    A name may end in "-" and a number, where a contrast is given more than once ("other-2"). FLAIR2 is given
+    as its pair (FLAIR, T2), and multiplied on the common grid. `reference` (default CT, else T1c) sets the
+    space; `register=False` trusts the headers, after a check. `skull_stripped` overrides what the images
+    show, unless they contradict it outright.
+    """
+    channels = _channels(images)
+    checked = each(_checked, (member for members in channels.values() for member in members))
+    notes = [note for _, found in checked for note in found]
+    given = {item.name: item for item, _ in checked}
+    fixed = given[_reference(reference, list(given))]
+
+    is_stripped, found = _is_stripped(fixed, list(given.values()), skull_stripped)
+    notes += found
+    grid = _case_grid(fixed)
+    inputs, values = [], {}
+    placements = each(lambda item: _placement(fixed, item, register), given.values())
+    for item, placement in zip(given.values(), placements):
+        notes += placement.notes
+        values[item.name], is_interpolated = _on_grid(item, placement.to_moving, fixed, grid)
+        inputs.append(
+            Input(
+                name=item.name,
+                source=item.image.source,
+                grid=item.orientation.native,
+                orientation=item.orientation.codes,
+                to_reference=np.asarray(np.linalg.inv(placement.to_moving), np.float64),
+                is_interpolated=is_interpolated,
+                figures=placement.figures,
+            )
+        )
+    # The log of a product is the sum of the logs.
+    D = np.zeros((len(channels), *grid.shape), np.float32)
+    for channel, factors in zip(D, channels.values()):
+        for name, _ in factors:
+            channel += values[name]
+    check_distinct(dict(zip(channels, D)))
+    contrasts = tuple(find_contrast(_contrast_name(name)) for name in channels)
+    return Case(D, contrasts, grid, fixed.name, tuple(inputs), is_stripped, tuple(notes))
+
+
+def to_input(values: npt.NDArray[np.floating], case: Case, name: str) -> npt.NDArray[np.float32]:
+    """Values on the case's grid in the voxels of an input as it was given; 0 where the case does not reach.
+
+    For vote fractions and other quantities that may be interpolated, never for labels. Voxels that are larger
+    than the case's get the mean of what lies in them: what runs between two thick slices is not lost.
+    """
+    given = case.input(name)
+    return resample_mean(values, case.grid, given.grid, given.to_reference)
+
+
+# ---- names -------------------------------------------------------------------------------------------------
+
+
+def _channels(
+    images: Mapping[str, Image | tuple[Image, Image]],
+) -> dict[str, tuple[tuple[str, Image], ...]]:
+    """The images that make each channel of the case, one or the two factors of a product."""
+    if not images:
+        raise UsageError("images", "no image given", do="give at least one contrast")
+    channels: dict[str, tuple[tuple[str, Image], ...]] = {}
+    for key, image in images.items():
+        name = _settled(key)
+        if name in channels:
+            raise UsageError("images", f"{name} is given twice", do=f"name the second one {name}-2")
+        if isinstance(image, Image):
+            channels[name] = ((name, image),)
+            continue
+        if name not in PRODUCTS:
+            raise UsageError("images", f"{name} is no product of two images", do="give one image")
+        channels[name] = tuple(zip(PRODUCTS[name], image, strict=True))
+    members = [name for factors in channels.values() for name, _ in factors]
+    for name, factors in channels.items():
+        if len(factors) > 1 and any(members.count(factor) > 1 for factor, _ in factors):
+            raise ChannelError(
+                "B30",
+                f"{name} is computed from {' and '.join(factor for factor, _ in factors)}, also given alone",
+                do=f"leave out {name} or its factors",
+            )
+    return channels
+
+
+def _settled(key: str) -> str:
+    """The name as the contrast table spells it, with its number if it has one."""
+    contrast, dash, number = key.partition("-")
+    return find_contrast(contrast).name + dash + number
+
+
+def _contrast_name(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def _reference(wanted: str | None, names: Sequence[str]) -> str:
+    if wanted is None:
+        return next((name for name in PREFERRED if name in names), names[0])
+    name = _settled(wanted)
+    if name not in names:
+        raise UsageError("reference", f"reference '{name}' is not given", do=f"use one of {', '.join(names)}")
+    return name
+
+
+# ---- places ------------------------------------------------------------------------------------------------
+
+
+def _placement(fixed: _Given, item: _Given, may_move: bool) -> Placement:
+    """Headers count if they share a grid or a frame of reference, or by choice; else registration."""
+    if item is fixed:
+        return Placement(IDENTITY, {})
+    ours, theirs = fixed.image.grid, item.image.grid
+    frames_known = ours.frame is not None and theirs.frame is not None
+    same_frame = frames_known and ours.frame == theirs.frame
+    pair = fixed.prepared, item.prepared, item.name, fixed.name
+    if frames_known and not same_frame:
+        if not may_move:
+            raise GeometryError(
+                "B33",
+                f"{item.name} and {fixed.name} have different frames of reference",
+                do="let the images be registered",
+            )
+        placement = place_by_registration(*pair)
+        note = f"B33 {item.name} and {fixed.name} have different frames of reference: registered"
+        return replace(placement, notes=(*placement.notes, note))
+    if same_frame or not may_move:
+        return place_by_header(*pair, may_move=may_move)
+    if _same_place(ours, theirs):
+        slack = TOLERANCE if is_canonical(ours) else WORTHWHILE
+        return place_by_header(*pair, may_move=True, slack=slack)
+    return place_by_registration(*pair)
+
+
+# ---- the head ----------------------------------------------------------------------------------------------
+
+
+def _checked(member: tuple[str, Image]) -> tuple[_Given, list[str]]:
+    """An image made ready, and what is to be said of it."""
+    name, image = member
+    contrast = find_contrast(_contrast_name(name))
+    notes = [f"{name}: {note}" for note in check_image(image, name, "MR" if contrast.is_mr else "CT")]
+    turned, orientation = canonical(image)
+    # Storage orders of one image differ in the last bits of its corner; rounded to a micrometer they agree.
+    affine = turned.grid.affine.copy()
+    affine[:3, 3] = np.round(affine[:3, 3] * 1024) / 1024
+    turned = Image(turned.data, replace(turned.grid, affine=affine), image.source)
+    ready = prepare(turned, None if contrast.is_mr else CT_WINDOW)
+    return _Given(name, contrast, turned, orientation, ready), notes
+
+
+def _is_stripped(fixed: _Given, given: Sequence[_Given], told: bool | None) -> tuple[bool, list[str]]:
+    """Skull-stripped if any image is: only what all images show can be modeled."""
+    evidence = {
+        item.name: skull_evidence(
+            np.asarray(item.prepared.levels[FINE].data, np.float32),
+            item.prepared.valid,
+            item.prepared.is_head,
+            FINE,
+            None if item.contrast.is_mr else CT_BONE,
+        )
+        for item in given
+    }
+    stripped = [name for name, e in evidence.items() if e.is_stripped]
+    witness = stripped[0] if stripped else fixed.name
+    notes = []
+    if 0 < len(stripped) < len(given):
+        notes.append(f"B40 only {', '.join(stripped)} skull-stripped: all treated so")
+    return decide_stripped(evidence[witness], witness, told), notes
+
+
+def _case_grid(fixed: _Given) -> Grid:
+    """1 mm around the head of the reference: its own voxels where these are 1 mm, else along its axes."""
+    own = fixed.image.grid
+    index = own.index(fixed.prepared.head)
+    depth = (index[:, 2].max() - index[:, 2]) * own.spacing[2]
+    low, high = index[depth <= ABOVE_SHOULDERS].min(0), index.max(0)
+    high[:2] = index[depth <= ABOVE_SHOULDERS, :2].max(0)
+    low[2] = index[depth <= TALLEST, 2].min()
+    low, high = low - MARGIN / own.spacing, high + MARGIN / own.spacing
+    spacing = own.spacing
+    if is_canonical(own):
+        low = np.floor(low)
+    else:
+        spacing = np.full(3, CANONICAL_SPACING)
+    affine = own.affine.copy()
+    affine[:3, :3] *= spacing / own.spacing
+    affine[:3, 3] = own.world(low)
+    x, y, z = np.ceil((high - low) * own.spacing / spacing).astype(int) + 1
+    return Grid((x, y, z), affine, own.frame)
+
+
+def _on_grid(
+    item: _Given, to_moving: Matrix, fixed: _Given, grid: Grid
+) -> tuple[npt.NDArray[np.float32], bool]:
+    """What the model sees of an image on the case's grid (NaN: nothing), and whether it was interpolated."""
+    own = item.image
+    valid = is_valid(own.data, item.contrast)
+    is_there = (
+        is_canonical(fixed.image.grid)
+        and _same_place(own.grid, fixed.image.grid)
+        and np.array_equal(to_moving, IDENTITY)
+    )
+    if is_there:
+        start = np.rint(own.grid.index(grid.affine[:3, 3])).astype(int)
+        values, seen = (_cut(array, start, grid.shape) for array in (own.data, valid))
+    else:
+        values, seen = resample_valid(own.data, valid, own.grid, grid, to_moving)
+    out = np.full(grid.shape, np.nan, np.float32)
+    out[seen] = transformed(values[seen].astype(np.float32), item.contrast)
+    return out, not is_there
+
+
+def _same_place(a: Grid, b: Grid) -> bool:
+    return a.shape == b.shape and np.allclose(a.affine, b.affine, rtol=0, atol=1e-4)
+
+
+def _cut(array: npt.NDArray[np.generic], start: npt.NDArray[np.int64], shape: Sequence[int]) -> npt.NDArray:
+    """The box of `shape` that begins at index `start`, zero where it reaches beyond the array."""
+    out = np.zeros(shape, array.dtype)
+    inner = [slice(max(0, s), max(0, min(n, s + m))) for s, n, m in zip(start, array.shape, shape)]
+    outer = tuple(slice(i.start - s, i.stop - s) for i, s in zip(inner, start))
+    out[outer] = array[tuple(inner)]
+    return out

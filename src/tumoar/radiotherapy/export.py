@@ -1,0 +1,136 @@
+"""A finished result as DICOM on the slices of a series: which series may carry it, and how it gets there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.geometry.image import Grid, frame_digest
+from tumoar.io.dicom import Series, digest_of, grid_of
+from tumoar.io.identity import require_patient, sealed
+from tumoar.io.nifti import read_nifti
+from tumoar.io.rois import Roi, look_of
+from tumoar.io.rtstruct_write import write_rtstruct
+from tumoar.io.seg import write_seg
+from tumoar.result.folder import added, read_manifest
+from tumoar.result.masks import (
+    carried,
+    listed,
+    read_mask,
+    same_voxels,
+    structure_names,
+    transform_to_reference,
+)
+from tumoar.vocabulary.errors import GeometryError
+from tumoar.vocabulary.labels import LabelTable, default_labels
+
+FOLDER, RTSTRUCT, SEG = "dicom", "RTSTRUCT.dcm", "SEG.dcm"
+CHANGED = 0.1  # of a volume, on coarser voxels
+UNCHECKED = "patient identity could not be checked: result and series do not both say who the patient is"
+
+Matrix = npt.NDArray[np.float64]
+
+
+def export(
+    out: Path, series: Series, *, rtstruct: bool, seg: bool, smooth: bool = False, trust: bool = False
+) -> tuple[list[str], list[str]]:
+    """Add RTSTRUCT and SEG files to a finished result; names of what was written, and notes."""
+    manifest = read_manifest(out)
+    require_patient(manifest.get("patient", {}), manifest.get("key", ""), series.person, "the series")
+    rois = rois_on(out, manifest, series, trust=trust)
+    is_checked = identity_checked(manifest, series)
+    notes = [] if is_checked else [UNCHECKED]
+    notes += [note for row in manifest["volumes"] if (note := _changed(row, rois, grid_of(series)[0]))]
+    key = manifest.get("key", "")
+    with added(out) as work:
+        folder = work / FOLDER
+        folder.mkdir()
+        if rtstruct:
+            write_rtstruct(folder / RTSTRUCT, rois, series, smooth=smooth, key=key, is_checked=is_checked)
+        if seg:
+            write_seg(folder / SEG, rois, series, key=key, is_checked=is_checked)
+        names = [f"{FOLDER}/{path.name}" for path in sorted(folder.iterdir())]
+    return names, notes
+
+
+def identity_checked(manifest: Mapping[str, Any], series: Series) -> bool:
+    """Whether a series is known to be of the result's patient, and not only said to be by its coordinates.
+
+    It is if it was segmented itself, lies in the frame of reference of an image that was, or both say who
+    the patient is (`require_patient` compares them).
+    """
+    if _linked(manifest, series) is not None:
+        return True
+    theirs = sealed(series.person, manifest.get("key", ""))
+    return bool(theirs.keys() & manifest.get("patient", {}).keys())
+
+
+def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bool = False) -> list[Roi]:
+    """Every structure of a result on the voxels of a series; a voxel belongs if more than half of it does."""
+    grid, _ = grid_of(series)
+    table = default_labels()
+    reference = read_nifti(listed(out, manifest, "segmentation.nii.gz")).grid
+    matrix = to_reference(out, manifest, series, reference, trust=trust)
+    rois = []
+    for name in sorted(structure_names(manifest), key=lambda name: _place(table, name)):
+        rois.append(_roi(table, name, carried(read_mask(out, manifest, name), grid, matrix)))
+    return rois
+
+
+def to_reference(
+    out: Path, manifest: Mapping[str, Any], series: Series, reference: Grid, *, trust: bool
+) -> Matrix:
+    """(4, 4) from the world of the series to that of the result's reference image.
+
+    Known if the series is one of the images that were segmented, shares the frame of reference of one, or
+    has the very voxels of the reference; else it is believed only by choice.
+    """
+    contrast = _linked(manifest, series)
+    if contrast is not None:
+        return transform_to_reference(out, manifest, contrast)
+    if trust or same_voxels(grid_of(series)[0], reference):
+        return np.eye(4)
+    raise GeometryError(
+        "B33",
+        "the series is not known to lie in the space of the result",
+        found=series.name,
+        do="give a series that was segmented, or --trust-headers if it shares their coordinates",
+    )
+
+
+def _linked(manifest: Mapping[str, Any], series: Series) -> str | None:
+    """The input that the series is, or whose frame of reference it has."""
+    inputs = manifest.get("inputs", [])
+    digest = digest_of(series)
+    same = [given for given in inputs if digest == given.get("sha256")]
+    if series.frame is not None:
+        same += [given for given in inputs if frame_digest(series.frame) == given.get("frame")]
+    return str(same[0]["contrast"]) if same else None
+
+
+def _changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> str | None:
+    """A sentence where the voxels of the series are too coarse for a structure."""
+    before = float(row["outlined_cm3"])
+    found = [float(r.mask.sum()) * grid.voxel_volume / 1000 for r in rois if r.name == row["name"]]
+    if not found or abs(found[0] - before) <= max(CHANGED * before, 3 * grid.voxel_volume / 1000):
+        return None
+    return f"{row['name']} is {found[0]:.2f} cm³ on the voxels of this series, {before:.2f} cm³ in the result"
+
+
+def _place(table: LabelTable, name: str) -> tuple[int, str]:
+    names = [organ.name for organ in table.organs]
+    return (names.index(name) if name in names else len(names)), name
+
+
+def _roi(table: LabelTable, name: str, mask: npt.NDArray[np.bool_]) -> Roi:
+    known = {organ.name: organ for organ in table.organs}
+    if name in known:
+        color, code = look_of(table, known[name])
+        return Roi(name, known[name].kind, color, mask, code)
+    kind = name.partition("_")[0]  # margins: CTV, PTV
+    color, code = look_of(table, known["GTV"])
+    return Roi(name, kind if kind in ("CTV", "PTV") else "CONTROL", color, mask, code)

@@ -1,0 +1,197 @@
+"""Structures to take doses of: from a finished result, with its samples, or from a structure set.
+
+Outline and samples are measured alike: every sample is carried to the voxels of the outline and voted on as
+the outline was, and both are cut into the same number of pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.geometry.contours import pieces_of_outline
+from tumoar.geometry.image import Grid, Image, frame_digest
+from tumoar.geometry.pieces import pieces_of_mask
+from tumoar.inference.tally import Votes
+from tumoar.io.identity import require_patient, same_person
+from tumoar.io.nifti import read_nifti
+from tumoar.io.rois import look_of
+from tumoar.io.rtstruct import read_rtstruct
+from tumoar.numerics.threads import each
+from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
+from tumoar.result.folder import ANATOMY, read_manifest
+from tumoar.result.native import HALF, deliver_sample
+from tumoar.result.segmentation import organ_mask
+from tumoar.vocabulary.aliases import rename
+from tumoar.vocabulary.errors import GeometryError, UnreadableFileError
+from tumoar.vocabulary.labels import LabelTable, default_labels
+
+TARGETS = ("CTV", "PTV")  # names of ours beside the organs
+NAMELESS = "the structures name no patient or no frame of reference: check that they are this patient's"
+PALETTE = ("#3c5fa8", "#e8893f", "#2ca02c", "#c81e1e", "#8e5bd0", "#7a5c3e", "#d252a8", "#5a5a5a", "#9aa51c")
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Dosed:
+    """A structure and its histogram; `given` is the name in its file, where that is another."""
+
+    name: str
+    color: str
+    found: Sampled
+    given: str = ""
+    is_whole: bool = True  # False where contours that cannot be filled were left out
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Structures of one file or folder, and notes on how it was read.
+
+    `doubt` is what could not be checked of its identity.
+    """
+
+    structures: tuple[Dosed, ...]
+    doubt: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def dosed(
+    path: Path, dose: Image, person: Sequence[str] = (), names: Mapping[str, str] | None = None
+) -> Measured:
+    """Every structure of a result folder or an RTSTRUCT file in a dose; `person` is whom the dose names.
+
+    `names` maps structures of RTSTRUCT files to names of ours; spellings in the table of aliases need none.
+    """
+    if not path.is_dir():
+        return _of_file(path, dose, person, names or {})
+    manifest = read_manifest(path)
+    patient, frame = manifest.get("patient", {}), _reference_frame(manifest)
+    require_patient(patient, manifest.get("key", ""), person, "the dose")
+    require_frame(frame, dose)
+    return Measured(tuple(_of_result(path, manifest, dose)), "" if patient and frame else NAMELESS)
+
+
+def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str, str]) -> Measured:
+    read = read_rtstruct(path)
+    if not read.outlines:
+        raise UnreadableFileError("rtstruct", "no structure with contours", file=path.name)
+    if not same_person(read.person, person):
+        raise GeometryError(
+            "B34", "dose and structures are from different patients", do="give files of one patient"
+        )
+    require_frame(frame_digest(read.frame), dose)
+    colors = {organ.name: look_of(default_labels(), organ)[0] for organ in default_labels().organs}
+    theirs = [outline.name for outline in read.outlines]
+    here = {name: new for name, new in names.items() if name in theirs}
+    ours = rename(theirs, here, (*TARGETS, *names.values()))
+    found = []
+    for number, outline in enumerate(read.outlines):
+        name = ours[outline.name] or outline.name
+        color = colors.get(name, PALETTE[number % len(PALETTE)])
+        curve = Sampled(dvh(pieces_of_outline(outline), dose))
+        given = outline.name if name != outline.name else ""
+        found.append(Dosed(name, color, curve, given, outline.is_whole))
+    return Measured(tuple(found), "" if any(read.person) and read.frame else NAMELESS, read.notes)
+
+
+def _of_result(out: Path, manifest: Mapping[str, Any], dose: Image) -> Iterator[Dosed]:
+    table = default_labels()
+    known = {organ.name: organ for organ in table.organs}
+    names = [row["name"] for row in (*manifest["volumes"], *manifest.get("margins", ()))]
+    samples = _sampled(out, manifest, [name for name in names if name in known], dose)
+    for name in names:
+        image = read_nifti(out / "structures" / f"{name}.nii.gz")
+        color = look_of(table, known[name if name in known else "GTV"])[0]
+        mask = Image(np.asarray(np.asarray(image.data, np.uint8) > 0, np.uint8), image.grid)
+        yield Dosed(name, color, Sampled(dvh(pieces_of_mask(mask), dose), samples.get(name, ())))
+
+
+def _sampled(
+    out: Path, manifest: Mapping[str, Any], names: Sequence[str], dose: Image
+) -> dict[str, tuple[Dvh, ...]]:
+    """Histograms of structures in all samples that were saved; organs are not cut by tumor."""
+    table = default_labels()
+    pairs = [name for name in sorted(manifest["files"]) if name.endswith(ANATOMY)]
+    if not pairs:
+        return {}
+    outlined = read_nifti(out / "segmentation.nii.gz")
+    islands = _islands(out, manifest, table, outlined)
+    found: dict[str, list[Dvh]] = {name: [] for name in names}
+    for pair in pairs:
+        anatomy = read_nifti(out / pair)
+        whole = read_nifti(out / pair.replace(ANATOMY, ".nii.gz"))
+        box = _box(anatomy, outlined.grid)
+        grid = _part(outlined.grid, box)
+        left_out = None if islands is None else islands[box]
+        votes = deliver_sample(table, _votes(table, anatomy, whole), whole.grid, grid, left_out)
+
+        def curve(name: str, votes: Votes = votes, grid: Grid = grid) -> Dvh:
+            mask = organ_mask(table, table.organ(name), votes)
+            return thinned(dvh(pieces_of_mask(Image(mask.astype(np.uint8), grid)), dose))
+
+        for name, histogram in zip(names, each(curve, names)):
+            found[name].append(histogram)
+    return {name: tuple(curves) for name, curves in found.items()}
+
+
+def _votes(table: LabelTable, anatomy: Image, whole: Image) -> Votes:
+    """A sample from its two label maps: anatomy alone, and tumor over anatomy."""
+    position = np.zeros(256, np.uint8)
+    position[table.indices] = np.arange(table.K)
+    index = {t.name: t.index for t in table.tumor}
+    y = np.asarray(whole.data) == index["core"]
+    z = y | (np.asarray(whole.data) == index["edema"])
+    return Votes(position[np.asarray(anatomy.data, np.uint8)], z.astype(np.uint8), y.astype(np.uint8))
+
+
+def _islands(out: Path, manifest: Mapping[str, Any], table: LabelTable, outlined: Image) -> Mask | None:
+    """Voxels that most samples call tumor and the outline does not; None where the shares were not kept."""
+    files = [f"probabilities/{organ.name}.nii.gz" for organ in table.organs if organ.tumor]
+    if not all(name in manifest["files"] for name in files):
+        return None
+    share = sum(np.asarray(read_nifti(out / name).data, np.float32) for name in files)
+    return np.asarray((share > HALF) & ~np.isin(outlined.data, [t.index for t in table.tumor]))
+
+
+def _box(labels: Image, grid: Grid) -> tuple[slice, slice, slice]:
+    """The part of a grid that holds all labels but background, with two voxels around."""
+    where = np.nonzero(np.asarray(labels.data))
+    ends = [(at.min(), at.max()) for at in where] if len(where[0]) else [(0, 0)] * 3
+    corners = np.array(np.meshgrid(*ends)).reshape(3, -1).T
+    reached = grid.index(labels.grid.world(corners))
+    margin = 2 + np.ceil(labels.grid.spacing.max() / grid.spacing)
+    last = np.array(grid.shape) - 1
+    low = np.clip(np.floor(reached.min(0) - margin), 0, last).astype(int)
+    high = np.clip(np.ceil(reached.max(0) + margin), low, last).astype(int)
+    x, y, z = (slice(int(a), int(b) + 1) for a, b in zip(low, high))
+    return x, y, z
+
+
+def _part(grid: Grid, box: tuple[slice, slice, slice]) -> Grid:
+    """The voxels of a grid inside a box."""
+    affine = grid.affine.copy()
+    affine[:3, 3] = grid.world([part.start for part in box])
+    x, y, z = (part.stop - part.start for part in box)
+    return Grid((x, y, z), affine, grid.frame)
+
+
+def _reference_frame(manifest: Mapping[str, Any]) -> str:
+    given = [i for i in manifest.get("inputs", []) if i["contrast"] == manifest.get("reference")]
+    return str(given[0].get("frame", "")) if given else ""
+
+
+def require_frame(ours: str, dose: Image) -> None:
+    """Dose and structures in one frame of reference, where both tell theirs."""
+    theirs = frame_digest(dose.grid.frame)
+    if ours and theirs and ours != theirs:
+        raise GeometryError(
+            "B33",
+            "dose and structures have different frames of reference",
+            do="segment with the planning CT as reference, or export onto it first",
+        )

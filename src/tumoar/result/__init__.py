@@ -1,0 +1,1 @@
+"""What a segmentation delivers, in memory and on disk."""

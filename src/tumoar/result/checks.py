@@ -1,0 +1,207 @@
+"""What a reviewer must know about a result: small checks, each with its sentence.
+
+Checks before sampling refuse what cannot give a result; checks after it flag what looks doubtful. A result
+with any flag NEEDS REVIEW; being flagged does not mean being wrong, nor the reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+
+from tumoar.geometry.image import Case
+from tumoar.model.atlas import Placed
+from tumoar.numerics import tetra
+from tumoar.numerics.autocorrelation import effective_size
+from tumoar.numerics.tetra_cost import merge_labels
+from tumoar.numerics.tetra_raster import rasterize
+from tumoar.placement.tissue_order import WORDS
+from tumoar.preprocess.quality import MOST_UNUSABLE, Note
+from tumoar.result.scores import dice
+from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.contrasts import core_is_identifiable
+from tumoar.vocabulary.errors import ChannelError
+
+Mask = npt.NDArray[np.bool_]
+
+LEAST_TUMOR = 1.0  # cm³: below, no tumor was found
+LEAST_APART = 0.5  # cm³: what is left out of the outlines and should be looked at
+LARGEST_TUMOR = 0.5  # of the brain
+NOT_SEEN, PARTLY_SEEN = 0.5, 0.95  # share of an organ in voxels with data
+LARGEST_DRIFT = 0.05  # of a volume, from the first to the second half of the samples
+FEWEST_EFFECTIVE = 10.0  # independent samples
+LEAST_AGREEMENT = 0.9  # Dice between chains
+DARKER = {
+    "FLAIR": (("CSF", "GGM"), ("GWM", "GGM")),
+    "T1": (("CSF", "GWM"), ("GGM", "GWM")),
+    "T1c": (("CSF", "GWM"), ("GGM", "GWM")),
+    "T2": (("GWM", "CSF"), ("GWM", "GGM")),
+}
+"""In each contrast the first mixture is darker than the second, or the image is not what its name says."""
+SWAPPED = "swapped"
+CLEARLY = 0.05  # in log intensity: gray and white matter may come close
+
+
+def check_coverage(case: Case, placed: Placed) -> None:
+    """B24: every contrast has a value in nearly all of the brain, its rim aside (stripping tools differ)."""
+    atlas = placed.atlas
+    brain = merge_labels(
+        atlas.alpha, atlas.labels.in_brain.astype(int)
+    )  # column 0, not brain, beyond the mesh
+    prior = rasterize(placed.reference, placed.tetrahedra, brain, placed.shape, 0)[..., 1]
+    inner = ndi.binary_erosion(prior > 0.95, iterations=5)
+    for contrast, valid in zip(case.contrasts, case.valid):
+        share = 1 - float(valid[inner].mean()) if inner.any() else 0.0
+        if share > MOST_UNUSABLE:
+            raise ChannelError(
+                "B24",
+                f"{contrast.name} has no usable value in {share:.0%} of the brain",
+                do="give the image unprocessed and whole",
+            )
+
+
+def review(result: Segmentation) -> tuple[Note, ...]:
+    """All flags of a result, with those of its images."""
+    notes = [Note(*text.split(" ", 1)) for text in _coded(result.case.notes + result.placement.notes)]
+    for check in (_unseen, _tumor, _contrasts, _sides, _chain, _agreement):
+        notes += check(result)
+    return tuple(sorted(notes, key=lambda note: note.id != SWAPPED))  # which puts all others in doubt
+
+
+def seen(result: Segmentation) -> dict[str, float]:
+    """Share of each organ, as the fitted atlas has it, that lies in voxels with data."""
+    placed, nodes = result.fit.placed, result.fit.nodes
+    corners = nodes[placed.tetrahedra]
+    volume = tetra.volumes(nodes, placed.tetrahedra)
+    center = np.rint(corners.mean(1)).astype(int)
+    inside = ((center >= 0) & (center < result.case.grid.shape)).all(1)
+    has_data = np.zeros(len(center), bool)
+    valid = np.all(result.case.valid, axis=0)
+    has_data[inside] = valid[tuple(center[inside].T)]
+    out = {}
+    for organ in result.table.organs:
+        columns = [result.table.l(s) for s in organ.structures]
+        mass = volume * placed.atlas.alpha[:, columns].sum(1)[placed.tetrahedra].mean(1)
+        out[organ.name] = float(mass[has_data].sum() / mass.sum()) if columns and mass.sum() > 0 else 1.0
+    return out
+
+
+def _coded(texts: tuple[str, ...]) -> Iterator[str]:
+    """Notes as 'B20 sentence', wherever their code stands ('T1c: B20 sentence')."""
+    for text in texts:
+        prefix, colon, rest = text.partition(": ")
+        code, _, sentence = rest.partition(" ")
+        yield f"{code} {prefix}: {sentence}" if colon and code[:1] == "B" and code[1:].isdigit() else text
+
+
+def _unseen(result: Segmentation) -> list[Note]:
+    if result.case.skull_stripped:
+        gone = [o.name for o in result.table.organs if o.structures and not _in_brain(result, o.structures)]
+        return [Note("B40", f"skull-stripped images: {', '.join(gone)} cannot be seen")]
+    notes = []
+    for organ, share in seen(result).items():
+        if share < NOT_SEEN:
+            notes.append(Note("B37", f"{organ} NOT SEEN: {1 - share:.0%} of it lies outside the images"))
+        elif share < PARTLY_SEEN:
+            notes.append(Note("B37", f"{organ} seen in part: {1 - share:.0%} of it lies outside the images"))
+    return notes
+
+
+def _tumor(result: Segmentation) -> list[Note]:
+    if not result.config.tumor:
+        return []
+    votes, cubic = result.votes, result.case.grid.voxel_volume / 1000
+    whole = float(votes.z.sum()) * cubic
+    brain = float(result.table.in_brain[votes.l].sum()) * cubic
+    notes = []
+    if whole < LEAST_TUMOR:
+        notes.append(Note("B43", f"no tumor found ({whole:.2f} cm³)"))
+    elif not votes.y.any():
+        notes.append(Note("T51", "no tumor core found"))
+    apart = float(result.islands.sum()) * cubic
+    if apart >= LEAST_APART:
+        notes.append(Note("apart", f"{apart:.1f} cm³ in small parts apart from the tumor are not outlined"))
+    if not core_is_identifiable(result.case.contrasts):
+        notes.append(Note("B42", "core NOT IDENTIFIABLE without a T1c: only the whole tumor means anything"))
+    if whole > LARGEST_TUMOR * brain:
+        notes.append(Note("B44", f"tumor fills {whole / brain:.0%} of the brain"))
+    faces = [np.take(votes.z, end, axis) for axis in range(3) for end in (0, -1)]
+    if any(face.any() for face in faces):
+        notes.append(Note("B44", "tumor reaches the border of the image"))
+    return notes
+
+
+def _contrasts(result: Segmentation) -> list[Note]:
+    """A contrast whose fitted tissues are in the wrong order is probably not what its name says."""
+    notes = []
+    table, theta = result.table, result.fit.theta
+    few = result.fit.labels
+
+    def mean(gmm: str, channel: int) -> float:
+        q = few.component_slice(table.x_named(gmm))
+        return float(np.average(theta.mu[q, channel], weights=theta.gamma[q]))
+
+    for channel, contrast in enumerate(result.case.contrasts):
+        wrong = [
+            f"{WORDS[dark]} is brighter than {WORDS[bright]} in the image given as {contrast.name}: "
+            f"is it really a {contrast.name}?"
+            for dark, bright in DARKER.get(contrast.name, ())
+            if mean(dark, channel) > mean(bright, channel) + CLEARLY
+        ]
+        notes += [Note("B27", text) for text in wrong[:1]]
+    return notes
+
+
+def _sides(result: Segmentation) -> list[Note]:
+    """Left organs lie left of their partners: voxels run from left to right along the first axis."""
+    table, l = result.table, result.votes.l
+    notes = []
+    for s in table.structures:
+        if s.side == "left" and s.mirror:
+            places = [np.flatnonzero((l == table.l(name)).any((1, 2))) for name in (s.name, s.mirror)]
+            if all(len(p) for p in places) and places[0].mean() >= places[1].mean():
+                notes.append(Note("B36", f"{s.name} does not lie left of {s.mirror}"))
+    return notes
+
+
+def _chain(result: Segmentation) -> list[Note]:
+    """Volumes that still drift, or samples that tell little, at the end of a chain."""
+    notes = []
+    for organ in ("GTV", "Edema") if result.config.tumor else ():
+        for tally in result.tallies:
+            column = result.table.K + (organ == "GTV")
+            series = np.array(tally.volumes)[:, column].astype(float)
+            series *= result.case.grid.voxel_volume / 1000
+            if len(series) < 20 or series.mean() < LEAST_TUMOR:
+                continue
+            first, second = np.array_split(series, 2)
+            drift = abs(second.mean() - first.mean()) / series.mean()
+            if drift > LARGEST_DRIFT:
+                notes.append(Note("drift", f"{organ} still drifts by {drift:.0%} over the samples"))
+            if series.std() / series.mean() > 0.02 and effective_size(series) < FEWEST_EFFECTIVE:
+                effective = effective_size(series)
+                notes.append(Note("mixing", f"{organ} rests on {effective:.0f} independent samples"))
+    return notes
+
+
+def _agreement(result: Segmentation) -> list[Note]:
+    """Chains that do not agree on tumor."""
+    votes = [tally.vote() for tally in result.tallies] if len(result.tallies) > 1 else []
+    notes = []
+    for name in ("z", "y"):
+        pairs = [
+            dice(getattr(a, name) == 1, getattr(b, name) == 1)
+            for i, a in enumerate(votes)
+            for b in votes[i + 1 :]
+        ]
+        if pairs and min(pairs) < LEAST_AGREEMENT:
+            what = "tumor" if name == "z" else "core"
+            notes.append(Note("chains", f"chains agree on {what} only to a Dice of {min(pairs):.2f}"))
+    return notes
+
+
+def _in_brain(result: Segmentation, structures: tuple[str, ...]) -> bool:
+    return any(result.table.structures[result.table.l(s)].in_brain for s in structures)

@@ -1,0 +1,227 @@
+"""The output folder of a segmentation: written beside its place, checked, and moved there in one step.
+
+A folder that exists is complete: `run.json`, written last, lists every file with its SHA-256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tumoar.geometry.image import Grid, Input
+from tumoar.io.manifest import (
+    MANIFEST,
+    REPORT,
+    added,
+    published,
+    read_manifest,
+    replace_text,
+    write_manifest,
+)
+from tumoar.io.nifti import read_nifti, write_nifti
+from tumoar.numerics.threads import each
+from tumoar.preprocess.case import to_input
+from tumoar.preprocess.quality import Note
+from tumoar.result.native import Delivered, cleaned, deliver, same_space
+from tumoar.result.segmentation import Segmentation, exclusive, organ_mask
+from tumoar.vocabulary.errors import IntegrityError
+from tumoar.vocabulary.labels import LabelTable, Organ, Structure, TumorClass
+from tumoar.vocabulary.tables import to_tsv
+
+__all__ = [
+    "MANIFEST",
+    "REPORT",
+    "Options",
+    "add_table",
+    "added",
+    "label_rows",
+    "read_manifest",
+    "replace_text",
+    "status",
+    "write_result",
+    "write_table",
+]
+
+ANATOMY = "_anatomy.nii.gz"  # of a sample
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to write besides the labels."""
+
+    organs: tuple[str, ...] = ()  # all if empty
+    least_cm3: float = 0.0  # parts of a structure below this are removed
+    samples: bool = False  # every sample as a label map of its own
+
+
+def status(notes: Sequence[Note]) -> str:
+    """OK, or NEEDS REVIEW where anything was flagged."""
+    return "NEEDS REVIEW" if notes else "OK"
+
+
+def write_result(
+    out: Path,
+    result: Segmentation,
+    notes: Sequence[Note],
+    manifest: Mapping[str, Any],
+    options: Options,
+    report: Callable[[Mapping[str, Any]], str],
+    log: Iterable[str],
+) -> tuple[Note, ...]:
+    """Publish a result as folder `out`; an older one there is replaced only once the new one is whole.
+
+    `report` makes the page from the finished manifest. Returns all notes, with those of what was written.
+    """
+    with published(out, "the result") as work:
+        rows = _write_images(work, result, options)
+        notes = (*notes, *_emptied(rows, options.least_cm3))
+        write_table(work / "volumes.tsv", rows)
+        write_table(work / "segmentation.tsv", label_rows(result.table))
+        _write_transforms(work, result)
+        (work / "log.txt").write_text("\n".join(log) + "\n", encoding="utf-8")
+        whole = {
+            **manifest,
+            "status": status(notes),
+            "notes": [{"id": n.id, "text": n.text} for n in notes],
+            "volumes": rows,
+        }
+        (work / REPORT).write_text(report(whole), encoding="utf-8")
+        write_manifest(work, whole)
+    return notes
+
+
+def _emptied(rows: Iterable[Mapping[str, Any]], least_cm3: float) -> Iterator[Note]:
+    """Structures of which removing small parts has left nothing."""
+    for row in rows:
+        if least_cm3 > 0 and row["removed_voxels"] and not row["components"]:
+            yield Note("min-volume", f"{row['name']} is empty: no part of it reaches {least_cm3:g} cm³")
+
+
+def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One more table in a finished result, and in its manifest."""
+    with added(out) as folder:
+        write_table(folder / name, rows)
+
+
+def label_rows(table: LabelTable) -> list[dict[str, Any]]:
+    """One row per value of the label maps."""
+    organs = {part: o.name for o in table.organs if o.name != "Brain" for part in (*o.structures, *o.tumor)}
+    rows: list[Structure | TumorClass] = [*table.structures, *table.tumor]
+    return [
+        {
+            "index": row.index,
+            "name": row.name,
+            "tg263": organs.get(row.name, ""),
+            "snomed": row.snomed.value if row.snomed else "",
+            "color": row.color,
+        }
+        for row in rows
+    ]
+
+
+# ---- images ------------------------------------------------------------------------------------------------
+
+
+def _write_images(work: Path, result: Segmentation, options: Options) -> list[dict[str, Any]]:
+    """All volumes; returns the rows of volumes.tsv."""
+    case = result.case
+    for folder in ("structures", "probabilities", "native"):
+        (work / folder).mkdir()
+    main = deliver(result, case.reference)
+    wanted = [o for o in result.table.organs if not options.organs or o.name in options.organs]
+    tasks: list[Callable[[], Any]] = [partial(_write_maps, work, result, main)]
+    tasks += [partial(_write_organ, work, result, main, organ, options.least_cm3) for organ in wanted]
+    _, *rows = each(lambda task: task(), tasks)
+    _require_sides(work, result, main)
+    done: dict[str, Delivered] = {case.reference: main}
+    for given in case.inputs:
+        twin = next((n for n in done if same_space(result, n, given.name)), None)
+        done[given.name] = done[twin] if twin else deliver(result, given.name)
+    each(lambda given: _write_native(work, done[given.name], given), case.inputs)
+    if options.samples:
+        _write_samples(work / "samples", result)
+    return rows
+
+
+def _write_maps(work: Path, result: Segmentation, main: Delivered) -> None:
+    """All labels in one map, and how sure they are."""
+    write_nifti(work / "segmentation.nii.gz", main.labels, main.grid)
+    entropy = to_input(result.entropy(), result.case, result.case.reference)
+    write_nifti(work / "uncertainty.nii.gz", entropy, main.grid)
+
+
+def _write_organ(
+    work: Path, result: Segmentation, main: Delivered, organ: Organ, least_cm3: float
+) -> dict[str, Any]:
+    """An organ's mask and its share of the votes; returns its row of volumes.tsv."""
+    mask, parts, removed = cleaned(organ_mask(result.table, organ, main.votes), main.grid, least_cm3)
+    write_nifti(work / "structures" / f"{organ.name}.nii.gz", mask.astype(np.uint8), main.grid)
+    share = to_input(result.probability(organ.name), result.case, result.case.reference)
+    write_nifti(work / "probabilities" / f"{organ.name}.nii.gz", share, main.grid)
+    volume = result.volume(organ.name)
+    low, high = volume.spread(0.90)
+    cubic = main.grid.voxel_volume / 1000
+    under = float((mask & (main.votes.z == 1)).sum()) if organ.structures else 0.0
+    return {
+        "name": organ.name,
+        "outlined_cm3": round(float(mask.sum()) * cubic, 4),
+        "mean_cm3": round(volume.mean, 4),
+        "sd_cm3": round(volume.sd, 4),
+        "p05_cm3": round(low, 4),
+        "p95_cm3": round(high, 4),
+        "components": parts,
+        "removed_voxels": removed + result.left_out(organ.name),
+        "under_tumor_cm3": round(under * cubic, 4),
+    }
+
+
+def _write_native(work: Path, found: Delivered, given: Input) -> None:
+    write_nifti(work / "native" / f"{given.name}_segmentation.nii.gz", found.labels, given.grid)
+
+
+def _write_samples(folder: Path, result: Segmentation) -> None:
+    """Label maps of every sample, at the 1 mm voxels of the model: tumor over anatomy, and anatomy alone."""
+    folder.mkdir()
+    for number, sample in enumerate(result.tally.drawn(), 1):
+        name = f"sample_{number:03}"
+        write_nifti(folder / f"{name}.nii.gz", exclusive(result.table, sample), result.case.grid)
+        write_nifti(folder / f"{name}{ANATOMY}", result.table.indices[sample.l], result.case.grid)
+
+
+def _require_sides(work: Path, result: Segmentation, main: Delivered) -> None:
+    """Read back the label map: every left structure lies where the case has it, in the world."""
+    written = read_nifti(work / "segmentation.nii.gz")
+    for s in result.table.structures:
+        if s.side is None:
+            continue
+        ours = _center(result.labels == s.index, result.case.grid)
+        theirs = _center(written.data == s.index, written.grid)
+        if ours is not None and theirs is not None and abs(ours - theirs) > 5.0:
+            raise IntegrityError("written", f"{s.name} moved on the way to the file", do="report this fault")
+
+
+def _center(mask: np.ndarray, grid: Grid) -> float | None:
+    """World x of the middle of a mask, mm; none for a handful of voxels."""
+    where = np.argwhere(mask)
+    return float(grid.world(where.mean(0))[0]) if len(where) * grid.voxel_volume > 100 else None
+
+
+def _write_transforms(work: Path, result: Segmentation) -> None:
+    (work / "transforms").mkdir()
+    for given in result.case.inputs:
+        if given.name != result.case.reference:
+            path = work / "transforms" / f"{given.name}_to_{result.case.reference}.txt"
+            np.savetxt(path, given.to_reference, fmt="%.9g", header="RAS mm, 4x4")
+
+
+# ---- files -------------------------------------------------------------------------------------------------
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows as tab-separated values."""
+    path.write_text(to_tsv(rows), encoding="utf-8")

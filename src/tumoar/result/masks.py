@@ -1,0 +1,82 @@
+"""The structures of a finished result as masks: those that its manifest lists, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.geometry.image import Grid, Image
+from tumoar.geometry.resample import resample
+from tumoar.io.nifti import read_nifti
+from tumoar.vocabulary.errors import IntegrityError
+
+SAME_VOXELS = 0.1  # mm at any corner
+
+Mask = npt.NDArray[np.bool_]
+Matrix = npt.NDArray[np.float64]
+
+
+def structure_names(manifest: Mapping[str, Any]) -> list[str]:
+    """Every structure of a result, margins last."""
+    return [str(row["name"]) for row in (*manifest["volumes"], *manifest.get("margins", ()))]
+
+
+def read_mask(out: Path, manifest: Mapping[str, Any], name: str) -> Image:
+    """A structure on the voxels of the reference image, 0 and 1; organs are not cut by tumor."""
+    image = read_nifti(listed(out, manifest, f"structures/{name}.nii.gz"))
+    return Image((np.asarray(image.data) > 0).astype(np.uint8), image.grid)
+
+
+def listed(out: Path, manifest: Mapping[str, Any], name: str) -> Path:
+    """A file of a result, which its manifest must list."""
+    if name not in manifest["files"] or not (out / name).is_file():
+        raise IntegrityError("result", "a file of the result is missing", file=name, do="run it again")
+    return out / name
+
+
+def transform_to_reference(out: Path, manifest: Mapping[str, Any], contrast: str) -> Matrix:
+    """(4, 4) from the world of an input to that of the result's reference image."""
+    if contrast == manifest["reference"]:
+        return np.eye(4)
+    name = f"transforms/{contrast}_to_{manifest['reference']}.txt"
+    return np.loadtxt(listed(out, manifest, name))
+
+
+def carried(mask: Image, grid: Grid, matrix: Matrix) -> Mask:
+    """A mask on other voxels, of which more than half must lie inside; `matrix` leads back to its world."""
+    return np.asarray(resample(mask.data, mask.grid, grid, matrix) > 0.5)
+
+
+def same_voxels(a: Grid, b: Grid) -> bool:
+    """Whether two grids have the same voxels, whatever the order of their axes."""
+    return _order(a, b) is not None
+
+
+def rearranged(values: npt.NDArray[Any], of: Grid, onto: Grid) -> npt.NDArray[Any] | None:
+    """The values in the storage order of another grid; None if it does not have the same voxels."""
+    turn = _order(of, onto)
+    if turn is None:
+        return None
+    axes = np.abs(turn).argmax(1)  # axis of `of` that axis i of `onto` runs along
+    out = values.transpose(axes)
+    backwards = [slice(None, None, -1 if turn[i, axis] < 0 else 1) for i, axis in enumerate(axes)]
+    return np.ascontiguousarray(out[tuple(backwards)])
+
+
+def _order(a: Grid, b: Grid) -> npt.NDArray[np.int64] | None:
+    """(3, 3) the signed permutation that takes steps of `a` to steps of `b`, if both have the same voxels."""
+    turn = np.rint(b.inverse[:3, :3] @ a.affine[:3, :3]).astype(np.int64)
+    if not np.array_equal(turn @ turn.T, np.eye(3, dtype=np.int64)):
+        return None
+    if tuple(np.abs(turn) @ np.array(a.shape)) != b.shape:
+        return None
+    corners = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)])
+    ends = corners * (np.array(a.shape) - 1)
+    expected = (2 * ends - (np.array(a.shape) - 1)) @ turn.T  # twice the distance from the middle
+    expected = (expected + np.array(b.shape) - 1) / 2
+    away = b.world(expected) - a.world(ends)
+    return turn if float(np.abs(away).max()) <= SAME_VOXELS else None

@@ -1,0 +1,109 @@
+"""The result in the space of an input image: votes carried over as fractions, never as labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+
+from tumoar.geometry.image import Grid
+from tumoar.geometry.resample import resample_mean
+from tumoar.inference.tally import Votes, with_thin
+from tumoar.preprocess.case import to_input
+from tumoar.result.segmentation import Segmentation, exclusive
+from tumoar.vocabulary.labels import LabelTable
+
+Mask = npt.NDArray[np.bool_]
+
+STEPS = 200
+"""In which fractions are told apart where organs outside the brain are voted on."""
+HALF = 0.5 + 1e-5
+"""More than half of the samples, also where interpolation has rounded."""
+
+
+@dataclass(frozen=True, eq=False)
+class Delivered:
+    """Votes and the exclusive label map at the voxels of an input, as it was given."""
+
+    name: str
+    grid: Grid
+    votes: Votes
+    labels: npt.NDArray[np.uint8]
+
+
+def deliver(result: Segmentation, name: str) -> Delivered:
+    """The result at the voxels of an input: fractions carried over, then voted on as the result is."""
+    table, tally = result.table, result.tally
+    grid = result.case.input(name).grid
+    shares = (
+        (k, to_input(tally.fraction((structure.name,)), result.case, name))
+        for k, structure in enumerate(table.structures)
+        if tally.l[k].any()
+    )
+    z, y = (
+        to_input(np.where(result.islands, 0, tally.fraction(tumor=parts)), result.case, name) > HALF
+        for parts in (("core", "edema"), ("core",))
+    )
+    votes = voted(table, grid, shares, z, y)
+    return Delivered(name, grid, votes, exclusive(table, votes))
+
+
+def deliver_sample(
+    table: LabelTable, sample: Votes, grid: Grid, onto: Grid, islands: Mask | None = None
+) -> Votes:
+    """One sample at the voxels of the reference image, carried over and voted on as the outline is.
+
+    `islands` are voxels of `onto` where the outline leaves out tumor. Where `onto` has the same voxels as the
+    result, nothing changes.
+    """
+    shares = (
+        (k, resample_mean((sample.l == k).astype(np.float32), grid, onto))
+        for k in np.unique(sample.l).tolist()
+    )
+    z, y = (resample_mean(part.astype(np.float32), grid, onto) > HALF for part in (sample.z, sample.y))
+    if islands is not None:
+        z, y = z & ~islands, y & ~islands
+    return voted(table, onto, shares, z, y)
+
+
+def voted(
+    table: LabelTable, grid: Grid, shares: Iterable[tuple[int, npt.NDArray[np.float32]]], z: Mask, y: Mask
+) -> Votes:
+    """Votes from the share of every structure l at the voxels of a grid, and where there is tumor."""
+    best, best_in_brain = np.zeros(grid.shape, np.float32), np.zeros(grid.shape, np.float32)
+    l, l_in_brain = np.zeros(grid.shape, np.uint8), np.zeros(grid.shape, np.uint8)
+    outside: dict[int, npt.NDArray[np.uint8]] = {}
+    for k, share in shares:
+        wins = share > best
+        best[wins], l[wins] = share[wins], k
+        if table.structures[k].in_brain:
+            wins = share > best_in_brain
+            best_in_brain[wins], l_in_brain[wins] = share[wins], k
+        else:
+            outside[k] = np.rint(STEPS * share).astype(np.uint8)
+    l = with_thin(l, outside, table, STEPS)
+    l[z] = l_in_brain[z]
+    return Votes(l, z.astype(np.uint8), (y & z).astype(np.uint8))
+
+
+def same_space(result: Segmentation, a: str, b: str) -> bool:
+    """Whether two inputs have the same voxels in the same place."""
+    one, other = result.case.input(a), result.case.input(b)
+    return (
+        one.grid.shape == other.grid.shape
+        and np.array_equal(one.grid.affine, other.grid.affine)
+        and np.array_equal(one.to_reference, other.to_reference)
+    )
+
+
+def cleaned(mask: Mask, grid: Grid, least: float) -> tuple[Mask, int, int]:
+    """The mask without parts smaller than `least` (cm³); how many parts stay, how many voxels went."""
+    parts, count = ndi.label(mask)
+    sizes = np.bincount(parts.ravel(), minlength=count + 1)
+    keeps = sizes * grid.voxel_volume / 1000 >= least
+    keeps[0] = False
+    kept = keeps[parts]
+    return kept, int(keeps.sum()), int(mask.sum() - kept.sum())

@@ -1,0 +1,163 @@
+"""What a segmentation delivers: labels, vote fractions, and volumes with the spread of the samples.
+
+Labels are votes over the samples, on each variable separately (section 2.3.1): l, whether or not tumor
+covers it; z; y. The exclusive label map shows tumor over anatomy. Fractions and volumes of the samples are as
+drawn; outlines leave out specks of tumor, and small parts without core apart from the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+
+from tumoar.geometry.image import Case
+from tumoar.inference.gem import Fit
+from tumoar.inference.gibbs import Info
+from tumoar.inference.tally import Tally, Votes, pooled
+from tumoar.model.gmm import Theta
+from tumoar.placement.affine import AffineResult
+from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.labels import LabelTable, Organ
+
+Field = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, repr=False)
+class Volume:
+    """Volume of one structure, cm³: as outlined, and in each sample.
+
+    The outline is a vote, so that its volume may lie outside the spread of the samples. On real images that
+    spread is too narrow to serve as an uncertainty (docs/report.md).
+    """
+
+    samples: npt.NDArray[np.float64]
+    outlined: float
+
+    def __repr__(self) -> str:
+        low, high = self.spread()
+        return f"Volume({self.outlined:.2f} cm³ outlined; spread of the samples {low:.2f}–{high:.2f} cm³)"
+
+    @property
+    def mean(self) -> float:
+        """Mean over the samples."""
+        return float(self.samples.mean())
+
+    @property
+    def sd(self) -> float:
+        """Standard deviation over the samples."""
+        return float(self.samples.std())
+
+    def spread(self, share: float = 0.90) -> tuple[float, float]:
+        """Spread of the samples: the quantiles between which their central `share` lies.
+
+        It tells how much the volume varies along the chain given the fitted model, and is not an interval
+        that the true volume lies in with that probability.
+        """
+        low, high = np.quantile(self.samples, [(1 - share) / 2, (1 + share) / 2])
+        return float(low), float(high)
+
+
+@dataclass(frozen=True, eq=False)
+class Segmentation:
+    """One patient's result on the case's grid; `infos` are the traces of the chains, `theta` a last sample.
+
+    The deformation of the atlas is a point estimate, so that the uncertainty of organs is understated.
+    """
+
+    case: Case
+    table: LabelTable
+    placement: AffineResult
+    fit: Fit
+    theta: Theta
+    tallies: tuple[Tally, ...]
+    infos: tuple[tuple[Info, ...], ...]
+    config: Config
+    seed: int
+    seconds: Mapping[str, float]
+
+    @cached_property
+    def tally(self) -> Tally:
+        """The samples of all chains together."""
+        return pooled(self.tallies)
+
+    @cached_property
+    def islands(self) -> Mask:
+        """(X, Y, Z) voted tumor in parts too small to be one: specks, or apart from the largest and coreless.
+
+        See `Config.least_tumor` and `Config.least_share`.
+        """
+        z, least = self._voted.z == 1, self.config.least_tumor
+        parts, count = ndi.label(z, np.ones((3, 3, 3)))
+        whole, core = (
+            np.bincount(parts[at], minlength=count + 1) * self.case.grid.voxel_volume / 1000
+            for at in (z, self._voted.y == 1)
+        )
+        apart = (core < least) & (whole < self.config.least_share * whole.max())
+        return np.asarray(((whole < least) | apart)[parts] & z)
+
+    @cached_property
+    def votes(self) -> Votes:
+        """l, z, y by vote, without islands."""
+        stays = (~self.islands).astype(np.uint8)
+        return Votes(self._voted.l, self._voted.z * stays, self._voted.y * stays)
+
+    def left_out(self, organ: str) -> int:
+        """Voxels of an organ in islands."""
+        row = self.table.organ(organ)
+        return int((organ_mask(self.table, row, self._voted) & self.islands).sum()) if row.tumor else 0
+
+    @cached_property
+    def _voted(self) -> Votes:
+        return self.tally.vote()
+
+    @cached_property
+    def labels(self) -> npt.NDArray[np.uint8]:
+        """(X, Y, Z) the exclusive label map: tumor over anatomy."""
+        return exclusive(self.table, self.votes)
+
+    def mask(self, organ: str) -> Mask:
+        """Where the vote sees an organ, by TG-263 name; organs are not cut by tumor."""
+        return organ_mask(self.table, self.table.organ(organ), self.votes)
+
+    def probability(self, organ: str) -> Field:
+        """(X, Y, Z) share of the samples in which a voxel belongs to an organ."""
+        row = self.table.organ(organ)
+        return self.tally.fraction(row.structures, row.tumor)
+
+    def volume(self, organ: str) -> Volume:
+        """The organ's volume, as outlined and sample by sample."""
+        row, K = self.table.organ(organ), self.table.K
+        tumor = {"edema": K, "core": K + 1}
+        columns = [self.table.l(s) for s in row.structures] + [tumor[t] for t in row.tumor]
+        counts = np.array(self.tally.volumes)[:, columns].sum(1)
+        cubic = self.case.grid.voxel_volume / 1000
+        return Volume(counts * cubic, float(self.mask(organ).sum()) * cubic)
+
+    def entropy(self) -> Field:
+        """(X, Y, Z) nats: of the votes on structures, plus of those on tumor (none, edema, core)."""
+        return self.tally.entropy()
+
+
+def exclusive(table: LabelTable, votes: Votes) -> npt.NDArray[np.uint8]:
+    """Indices of the label table, tumor over anatomy."""
+    index = {t.name: t.index for t in table.tumor}
+    out = table.indices[votes.l]
+    out[votes.z == 1] = index["edema"]
+    out[votes.y == 1] = index["core"]
+    return out
+
+
+def organ_mask(table: LabelTable, organ: Organ, votes: Votes) -> Mask:
+    """Where votes see an organ, whether or not tumor covers it."""
+    out = np.isin(votes.l, [table.l(s) for s in organ.structures])
+    if "core" in organ.tumor:
+        out |= votes.y == 1
+    if "edema" in organ.tumor:
+        out |= (votes.z == 1) & (votes.y == 0)
+    return out

@@ -1,0 +1,103 @@
+"""How label maps of another vocabulary become ours: source codes, settings of each step, usual volumes."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from tumoar.vocabulary.errors import ModelFileError
+
+
+@dataclass(frozen=True)
+class NerveSettings:
+    """Course and thickness of the optic nerve; mm and relative costs."""
+
+    radius: float
+    reach: float
+    unmarked_cost: float
+    bone_cost: float
+    brain_cost: float
+
+
+@dataclass(frozen=True)
+class EyeSettings:
+    """Wall and lens; mm, the lens' distance from the center as a part of the globe's radius."""
+
+    shell: float
+    lens_radius: float
+    lens_half_thickness: float
+    lens_forward: float
+
+
+@dataclass(frozen=True)
+class MuscleSettings:
+    """Rectus muscles; mm and voxels."""
+
+    dilation: float
+    smallest: int
+    reach: float
+
+
+@dataclass(frozen=True)
+class FatSettings:
+    """Extent of the fat in the eye socket; mm."""
+
+    grow: int
+    hull_margin: float
+    front: float
+    apex: float
+
+
+@dataclass(frozen=True)
+class HeadTable:
+    """Source codes of structures and tissues, settings of each preparation step, volumes to expect in ml."""
+
+    spacing: float
+    tolerance: float
+    structures: Mapping[str, tuple[int, ...]]
+    tissue: Mapping[str, tuple[int, ...]]
+    cleaning: Mapping[str, Any]
+    nerve: NerveSettings
+    eye: EyeSettings
+    muscle: MuscleSettings
+    fat: FatSettings
+    volumes: Mapping[str, tuple[float, float]]
+
+    def __post_init__(self) -> None:
+        codes = [c for row in (*self.structures.values(), *self.tissue.values()) for c in row]
+        repeated = sorted({c for c in codes if codes.count(c) > 1})
+        if repeated:
+            raise ModelFileError("heads", "source code given twice in the head table", found=repeated)
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """All source codes that may occur."""
+        return frozenset(c for row in (*self.structures.values(), *self.tissue.values()) for c in row)
+
+
+def parse_heads(table: Mapping[str, Any]) -> HeadTable:
+    """Build a `HeadTable` from parsed TOML; unknown and missing keys are errors."""
+    parts = {
+        "nerve": NerveSettings,
+        "eye": EyeSettings,
+        "muscle": MuscleSettings,
+        "fat": FatSettings,
+    }
+    try:
+        rows = {key: parts[key](**value) if key in parts else value for key, value in table.items()}
+        for key in ("structures", "tissue", "volumes"):
+            rows[key] = {name: tuple(values) for name, values in table[key].items()}
+        return HeadTable(**rows)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ModelFileError("heads", "head table not usable", found=error) from error
+
+
+@cache
+def default_heads() -> HeadTable:
+    """The table of the label maps that the shipped atlas is trained from."""
+    text = files("tumoar").joinpath("data/heads.toml").read_text(encoding="utf-8")
+    return parse_heads(tomllib.loads(text))

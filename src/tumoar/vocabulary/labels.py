@@ -1,0 +1,323 @@
+"""The label vocabulary: structures l, brain set B, mixtures x(l, z, y), components G_x (Tables 1 and 2).
+
+Everything that depends on which structures exist is derived here from `data/labels.toml`, so that adding an
+organ is adding a row. A `LabelTable` is valid once built.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.vocabulary.errors import ModelFileError
+
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class Code:
+    """A SNOMED CT concept."""
+
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Gmm:
+    """A Gaussian mixture model x with G_x components; `scatter` is the X of its prior scatter matrix."""
+
+    name: str
+    components: int
+    role: Literal["normal", "core", "edema"] = "normal"
+    scatter: float | None = None
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A normal head structure l."""
+
+    name: str
+    index: int
+    in_brain: bool
+    gmm: str
+    color: str
+    side: Side | None = None
+    mirror: str | None = None
+    trained: bool = True
+    snomed: Code | None = None
+
+
+@dataclass(frozen=True)
+class TumorClass:
+    """How core or edema is shown in an exclusive label map."""
+
+    name: str
+    index: int
+    color: str
+    snomed: Code | None = None
+
+
+@dataclass(frozen=True)
+class Organ:
+    """A delivered structure under its TG-263 name: a union of normal structures or of tumor classes."""
+
+    name: str
+    kind: str
+    structures: tuple[str, ...] = ()
+    tumor: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """K structures, X mixtures, Q components in all; l, x and (x, g) are positions in these tuples."""
+
+    structures: tuple[Structure, ...]
+    gmms: tuple[Gmm, ...]
+    tumor: tuple[TumorClass, ...]
+    organs: tuple[Organ, ...]
+
+    def __post_init__(self) -> None:
+        every: tuple[Structure | Gmm | TumorClass | Organ, ...]
+        every = (*self.structures, *self.gmms, *self.tumor, *self.organs)
+        for row in every:
+            _require_kinds(row)
+        for kind, rows in (("structure", self.structures), ("gmm", self.gmms), ("organ", self.organs)):
+            _require_unique(kind, "name", [row.name for row in rows])
+        _require_unique("label", "index", [s.index for s in self.structures] + [t.index for t in self.tumor])
+        _require({s.index for s in self.structures if s.index == 0} == {0}, "no structure has index 0 (air)")
+        _require(any(s.in_brain for s in self.structures), "no structure is part of the brain")
+        by_name = {s.name: s for s in self.structures}
+        gmm_names = {g.name for g in self.gmms}
+        for role in ("core", "edema"):
+            _require(sum(g.role == role for g in self.gmms) == 1, f"not exactly one gmm with role '{role}'")
+        for g in self.gmms:
+            _require(1 <= g.components <= 16, f"gmm '{g.name}' has {g.components} components, not 1 to 16")
+        for s in self.structures:
+            _require(s.gmm in gmm_names, f"structure '{s.name}' names the unknown gmm '{s.gmm}'")
+            _require((s.side is None) == (s.mirror is None), f"'{s.name}' has only one of side and mirror")
+            if s.mirror is not None:
+                other = by_name.get(s.mirror)
+                _require(
+                    other is not None
+                    and other.mirror == s.name
+                    and other.side != s.side
+                    and (other.gmm, other.in_brain) == (s.gmm, s.in_brain),
+                    f"'{s.name}' and its mirror '{s.mirror}' do not match",
+                )
+        used = {s.gmm for s in self.structures}
+        for g in self.gmms:
+            _require(
+                (g.name in used) == (g.role == "normal"), f"gmm '{g.name}' is used wrongly or not at all"
+            )
+        tumor_names = {t.name for t in self.tumor}
+        _require(
+            tumor_names == {"core", "edema"}, f"tumor classes are {sorted(tumor_names)}, not core and edema"
+        )
+        for o in self.organs:
+            unknown = (set(o.structures) - set(by_name)) | (set(o.tumor) - tumor_names)
+            _require(not unknown, f"organ '{o.name}' is made of unknown parts {sorted(unknown)}")
+            _require(bool(o.structures or o.tumor), f"organ '{o.name}' is made of nothing")
+            _require(
+                re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,15}", o.name) is not None,
+                f"organ name '{o.name}' does not follow TG-263 (16 letters, digits, _)",
+            )
+
+    # ---- sizes ---------------------------------------------------------------------------------------
+
+    @property
+    def K(self) -> int:
+        """Number of normal structures."""
+        return len(self.structures)
+
+    @property
+    def X(self) -> int:
+        """Number of Gaussian mixture models."""
+        return len(self.gmms)
+
+    @cached_property
+    def Q(self) -> int:
+        """Number of Gaussian components over all mixtures."""
+        return sum(g.components for g in self.gmms)
+
+    @cached_property
+    def G(self) -> npt.NDArray[np.int64]:
+        """(X,) components per mixture."""
+        return np.array([g.components for g in self.gmms])
+
+    # ---- maps between labels, mixtures, components ---------------------------------------------------
+
+    def l(self, name: str) -> int:
+        """Position of a structure by name."""
+        return _position(self.structures, name)
+
+    def x_named(self, name: str) -> int:
+        """Position of a mixture by name."""
+        return _position(self.gmms, name)
+
+    @cached_property
+    def core(self) -> int:
+        """Mixture of tumor core."""
+        return next(i for i, g in enumerate(self.gmms) if g.role == "core")
+
+    @cached_property
+    def edema(self) -> int:
+        """Mixture of edema."""
+        return next(i for i, g in enumerate(self.gmms) if g.role == "edema")
+
+    @cached_property
+    def in_brain(self) -> npt.NDArray[np.bool_]:
+        """(K,) True for l in B."""
+        return np.array([s.in_brain for s in self.structures])
+
+    @cached_property
+    def x_of_l(self) -> npt.NDArray[np.int64]:
+        """(K,) mixture of each normal structure: x(l, 0, 0)."""
+        return np.array([self.x_named(s.gmm) for s in self.structures])
+
+    def x(self, l: int, z: int, y: int) -> int:
+        """Mapping x(l, z, y) of Table 2; a state that f forbids has none."""
+        if not self.allowed(l, z, y):
+            raise ValueError(f"state (l={self.structures[l].name}, z={z}, y={y}) is forbidden by f(l, z, y)")
+        if z:
+            return self.core if y else self.edema
+        return int(self.x_of_l[l])
+
+    def allowed(self, l: int, z: int, y: int) -> bool:
+        """f(l, z, y) = 0, Eq. (3): core lies inside tumor, tumor inside the brain."""
+        return not (y and not z) and not (z and not self.structures[l].in_brain)
+
+    @cached_property
+    def states(self) -> tuple[tuple[int, int, int], ...]:
+        """All allowed (l, z, y), normal ones first."""
+        combinations = ((l, z, y) for z, y in ((0, 0), (1, 0), (1, 1)) for l in range(self.K))
+        return tuple(s for s in combinations if self.allowed(*s))
+
+    def component_slice(self, x: int) -> slice:
+        """Where the components of mixture x stand among all Q."""
+        start = int(self.G[:x].sum())
+        return slice(start, start + int(self.G[x]))
+
+    @cached_property
+    def x_of_component(self) -> npt.NDArray[np.int64]:
+        """(Q,) mixture of each component."""
+        return np.repeat(np.arange(self.X), self.G)
+
+    @cached_property
+    def mirrored(self) -> npt.NDArray[np.int64]:
+        """(K,) position of each structure's mirror image, itself where it has no side."""
+        return np.array([self.l(s.mirror) if s.mirror else i for i, s in enumerate(self.structures)])
+
+    @cached_property
+    def indices(self) -> npt.NDArray[np.uint8]:
+        """(K,) value of each structure in label maps."""
+        return np.array([s.index for s in self.structures], np.uint8)
+
+    @cached_property
+    def trained(self) -> npt.NDArray[np.bool_]:
+        """(K,) True for structures that training label maps contain; the others come later."""
+        return np.array([s.trained for s in self.structures])
+
+    def organ(self, name: str) -> Organ:
+        """A delivered structure by its TG-263 name."""
+        return self.organs[_position(self.organs, name)]
+
+    def merged(self, into: str, names: Iterable[str]) -> npt.NDArray[np.int64]:
+        """(K,) map that sends the named structures to `into` (skull-stripped: non-brain into background)."""
+        target, sources = self.l(into), {self.l(n) for n in names}
+        return np.array([target if k in sources else k for k in range(self.K)])
+
+
+def parse_labels(table: Mapping[str, Any]) -> LabelTable:
+    """Build a `LabelTable` from parsed TOML; unknown keys are errors."""
+    try:
+        return LabelTable(
+            structures=tuple(_structure(row) for row in table["structure"]),
+            gmms=tuple(Gmm(**row) for row in table["gmm"]),
+            tumor=tuple(TumorClass(name=n, **_coded(row)) for n, row in table["tumor"].items()),
+            organs=tuple(_organ(**row) for row in table["organ"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ModelFileError("labels", "label table not usable", found=error) from error
+
+
+@cache
+def default_labels() -> LabelTable:
+    """The paper's 17 structures and 12 mixtures, and deep gray matter with a mixture of its own."""
+    text = files("tumoar").joinpath("data/labels.toml").read_text(encoding="utf-8")
+    return parse_labels(tomllib.loads(text))
+
+
+def _coded(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: Code(**v) if k == "snomed" else v for k, v in row.items()}
+
+
+def _structure(row: Mapping[str, Any]) -> Structure:
+    return Structure(**_coded(row))
+
+
+def _organ(name: str, kind: str, structures: Iterable[str] = (), tumor: Iterable[str] = ()) -> Organ:
+    return Organ(name, kind, tuple(structures), tuple(tumor))
+
+
+def _position(rows: tuple[Any, ...], name: str) -> int:
+    for i, row in enumerate(rows):
+        if row.name == name:
+            return i
+    known = ", ".join(row.name for row in rows)
+    raise KeyError(f"no '{name}' in the label table; there are: {known}")
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise ModelFileError("labels", f"label table not usable: {otherwise}")
+
+
+_LONGEST = 64  # letters of a name
+_ROLES, _SIDES = ("normal", "core", "edema"), (None, "left", "right")
+
+
+def _require_kinds(row: Structure | Gmm | TumorClass | Organ) -> None:
+    """Every value of the kind it should be: a table from a file may hold any."""
+    name = row.name
+    is_name = isinstance(name, str) and 0 < len(name) <= _LONGEST and name.isprintable()
+    _require(is_name, f"a name of up to {_LONGEST} letters is missing")
+    if isinstance(row, Gmm):
+        _require(type(row.components) is int, f"gmm '{name}' has no whole number of components")
+        _require(row.role in _ROLES, f"gmm '{name}' has no known role")
+        scatter = 1.0 if row.scatter is None else row.scatter
+        is_number = isinstance(scatter, int | float) and not isinstance(scatter, bool)
+        _require(is_number and 1e-3 <= scatter <= 1e3, f"gmm '{name}' has scatter {row.scatter!r}")
+    elif isinstance(row, Organ):
+        parts = (row.kind, *row.structures, *row.tumor)
+        _require(all(isinstance(part, str) for part in parts), f"organ '{name}' is not made of names")
+    else:
+        _require(
+            type(row.index) is int and 0 <= row.index <= 255,
+            f"'{name}' has index {row.index!r}, not 0 to 255",
+        )
+        is_color = isinstance(row.color, str) and re.fullmatch("#[0-9a-f]{6}", row.color)
+        _require(bool(is_color), f"'{name}' has color {row.color!r}")
+        code = row.snomed or Code("0", "none")
+        _require(
+            all(isinstance(text, str) and len(text) <= _LONGEST for text in (code.value, code.meaning)),
+            f"'{name}' has a code that is no text",
+        )
+    if isinstance(row, Structure):
+        _require(
+            isinstance(row.in_brain, bool) and isinstance(row.trained, bool),
+            f"'{name}' has an in_brain or trained that is neither true nor false",
+        )
+        _require(row.side in _SIDES, f"'{name}' has side {row.side!r}, not left or right")
+
+
+def _require_unique(kind: str, field: str, values: list[Any]) -> None:
+    repeated = sorted({str(v) for v in values if values.count(v) > 1})
+    _require(not repeated, f"{kind} {field} given twice: {', '.join(repeated)}")

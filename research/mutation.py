@@ -47,7 +47,7 @@ NIFTI = ("tests/io/test_nifti.py", "tests/cli/test_inspect.py", "tests/io/test_n
 
 AFTER = """The score is that of the tests as they are now. Twenty-three more changes had survived at first,
 and have a test since: values that could be written to, the volume of a voxel, excluded voxels, turns and
-axes at their bounds (`geometry/image.py`); voxels without a value, headers of a megabyte, files of three bytes, units
+axes at their bounds (`image.py`); voxels without a value, headers of a megabyte, files of three bytes, units
 and rotations in their sentences (`io/nifti*.py`); folders of too many files, folders named as slices, slices
 turned, scaled or alone (`io/dicom.py`); volumes of edema in every sample (`inference/tally.py`, where votes
 of several chains got a test before they were tried); expected voxels that are not whole

@@ -1,6 +1,6 @@
 """Whole-head label maps of another vocabulary become label maps of ours, driven by `data/heads.toml`.
 
-Brain structures are taken over, merged and cleaned here; what lies in the eye sockets is made in `eye_sockets`.
+Brain structures are taken over, merged and cleaned here; the eye sockets are made in `eye_sockets`.
 Arrays are canonical (left has the smaller i) at 1 mm.
 """
 

@@ -30,6 +30,7 @@ MOST_LETTERS = 64  # of a structure's name: what DICOM allows
 MOST_OF_A_SOURCE = 500  # letters
 COVERED = 0.95  # share of the samples that must be within a limit
 OUTSIDE = 0.01  # share of a structure that may lie outside the dose, where no hot spot is looked for
+DIGITS = 3  # of a dose in Gy, or of a share in percent
 LIGHTS = ("green", "amber", "red")  # from good to bad; gray is not judged
 
 
@@ -103,8 +104,8 @@ class Verdict:
         return {
             "structure": self.limit.structure,
             "metric": self.limit.metric,
-            "value": round(self.value, 3),
-            "samples_p95": "" if self.high is None else round(self.high, 3),
+            "value": round(self.value, DIGITS),
+            "samples_p95": "" if self.high is None else round(self.high, DIGITS),
             "limit": self.limit.limit,
             "hard": "" if self.limit.hard is None else self.limit.hard,
             "light": self.light,
@@ -117,8 +118,12 @@ class Verdict:
 def parse_limits(table: Mapping[str, Any]) -> tuple[Limit, ...]:
     """Limits from parsed TOML; unknown keys, double rows and an empty table are errors."""
     rows = table.get("limit")
-    if set(table) != {"limit"} or not isinstance(rows, list) or not 0 < len(rows) <= MOST_ROWS:
-        raise UsageError("limits", "no limits in the file", do=ROWS)
+    if not isinstance(rows, list) or not rows:
+        raise UsageError("limits", "no limits in the file", found="no rows", do=ROWS)
+    others = [name for name in table if name != "limit"]
+    if others or len(rows) > MOST_ROWS:
+        found = printable(others[0])[:MOST_LETTERS] if others else f"{len(rows)} rows, at most {MOST_ROWS}"
+        raise UsageError("limits", "limits not usable", found=found, do=ROWS)
     limits = []
     for row in rows:
         if not isinstance(row, dict) or not {"structure", "metric", "limit"} <= set(row) <= set(FIELDS):
@@ -173,7 +178,7 @@ def judge(limit: Limit, dvh: Dvh, samples: Sequence[Dvh] = ()) -> Verdict:
     value = measure(dvh, limit.metric)
     known = [s for s in samples if s.volume]
     values = sorted(measure(s, limit.metric) for s in known)
-    above = sum(v > limit.limit for v in values) / len(values) if values else None
+    above = sum(round(v, DIGITS) > limit.limit for v in values) / len(values) if values else None
     high = values[_covering(len(values)) - 1] if values else None
     if np.isnan(value):
         seen = f"not outlined, but in {100 * len(known) / len(samples):.0f} % of the samples" if known else ""
@@ -193,13 +198,15 @@ def judge(limit: Limit, dvh: Dvh, samples: Sequence[Dvh] = ()) -> Verdict:
     return Verdict(limit, value, light, above, high, "; ".join(notes))
 
 
-def missing(limit: Limit) -> Verdict:
-    """The verdict on a limit that no structure has the name of."""
-    return Verdict(limit, np.nan, "gray", note="no structure of this name", is_matched=False)
+def missing(limit: Limit, note: str = "no structure of this name") -> Verdict:
+    """The verdict on a limit of a structure that is not there."""
+    return Verdict(limit, np.nan, "gray", note=note, is_matched=False)
 
 
 def _light(limit: Limit, value: float) -> str:
+    """Of a value as it is shown: one that reads as the limit is not above it."""
     hard = limit.limit if limit.hard is None else limit.hard
+    value = round(value, DIGITS)
     return "green" if value <= limit.limit else "amber" if value <= hard else "red"
 
 

@@ -195,7 +195,7 @@ def test_results_of_one_name_are_told_apart(study, tmp_path, capfd):
         "-o", tmp_path / "s",
     )  # fmt: skip
     assert code == 0, err
-    assert {row["result"] for row in rows(tmp_path / "s" / "scores.tsv")} == {"out (1)", "out (2)"}
+    assert {row["result"] for row in rows(tmp_path / "s" / "scores.tsv")} == {"out", "out (2)"}
 
 
 def test_notes_on_the_other_results_are_shown(study, capfd):
@@ -318,3 +318,34 @@ def test_a_manifest_that_is_no_table_is_named_plainly(tmp_path, capfd):
     code, _, err = call(capfd, "report", tmp_path / "out")
     assert (code, err.split()[0]) == (12, "E12-result")
     assert "found: not the JSON of a manifest" in err
+
+
+def test_an_output_that_is_a_link_to_itself_is_refused(plan, tmp_path, capfd):
+    (tmp_path / "loop").symlink_to("loop")
+    code, _, err = call(capfd, *plan({"Brainstem": box()}), "-o", tmp_path / "loop")
+    assert (code, err.split()[0]) == (12, "E12-B57")
+
+
+def test_names_that_differ_in_case_can_be_told_apart_as_the_refusal_says(plan, capfd):
+    command = plan({"BRAINSTEM": box(), "Brainstem": box(-12.0)})
+    code, _, err = call(capfd, *command)
+    assert (code, err.split()[0]) == (2, "E2-map")
+    assert "--map 'Brainstem=Brainstem'" in err
+    code, out, err = call(capfd, *command, "--map", "Brainstem=Brainstem")
+    assert code == 0, err
+    assert lights(out) == [("Brainstem", "green")]
+    assert "not judged: BRAINSTEM: no limit" in out
+
+
+def test_a_structure_set_that_ends_early_is_refused(tmp_path):
+    """Also where it ends between two structures, and would only seem to hold fewer."""
+    from tumoar.io.rtstruct import read_rtstruct
+    from tumoar.vocabulary.errors import TumoarError
+
+    save(contour_set({"A": box(), "B": box(-12.0), "C": box(12.0)}, "1.2.3"), tmp_path / "RS.dcm")
+    whole = (tmp_path / "RS.dcm").read_bytes()
+    start = whole.index(b"DRAWN")
+    for size in range(start + len(whole) // 3, len(whole)):
+        (tmp_path / "cut.dcm").write_bytes(whole[:size])
+        with pytest.raises(TumoarError):
+            read_rtstruct(tmp_path / "cut.dcm")

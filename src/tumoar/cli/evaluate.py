@@ -149,14 +149,12 @@ def _require_suited(references: Sequence[Path], meaning: Values, given: Mapping[
 
 
 def _told_apart(paths: Sequence[Path]) -> list[str]:
-    """The names of results; several of one name are numbered in the order in which they are given."""
+    """The names of results; of several that are named alike, all but the first are numbered."""
     from tumoar.io.files import absolute
 
     names = [absolute(path).name for path in paths]
-    return [
-        name if names.count(name) == 1 else f"{name} ({names[: number + 1].count(name)})"
-        for number, name in enumerate(names)
-    ]
+    counts = [names[: number + 1].count(name) for number, name in enumerate(names)]
+    return [name if count == 1 else f"{name} ({count})" for name, count in zip(names, counts)]
 
 
 def _tell_notes(names: Sequence[str], scored: Sequence[Scored]) -> None:

@@ -34,7 +34,7 @@ def require_place(
     if any(_is_result(folder) for folder in out.parents):
         raise _refused(out, "the output folder would lie within a result", "run.json in a folder above it")
     for path in inputs:
-        if _place_of(path).is_relative_to(out.resolve()):
+        if _place_of(path).is_relative_to(os.path.realpath(out)):
             raise _refused(out, "the output folder holds an input", plain_name(str(path)))
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
@@ -103,7 +103,8 @@ def _place_of(path: str | Path) -> Path:
     """Where an input lies; of FOLDER#2, the folder."""
     folder, mark, number = str(path).rpartition("#")
     is_series = mark and number.isdecimal() and not os.path.lexists(path)
-    return Path(folder if is_series else path).resolve()
+    # Unlike Path.resolve, it passes over links without an end.
+    return Path(os.path.realpath(folder if is_series else path))
 
 
 def _foreign(out: Path, listed: set[str]) -> str | None:

@@ -18,7 +18,7 @@ from pydicom import Dataset
 
 from tumoar.geometry.contours import Outline, common_spacing, remarks
 from tumoar.geometry.planes import has_area, once
-from tumoar.io.dicom_file import open_dicom, refusing
+from tumoar.io.dicom_file import open_dicom, refusing, require_whole
 from tumoar.io.files import opened
 from tumoar.io.identity import Person, person_of
 from tumoar.vocabulary.errors import (
@@ -66,6 +66,7 @@ def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSe
     path = Path(path)
     with opened(path, "the structure set", MOST_BYTES):
         data = open_dicom(path)
+    require_whole(data, path.name)
     if data.SOPClassUID != RTSTRUCT:
         raise UnreadableFileError("rtstruct", "not an RTSTRUCT file", file=path.name)
     with refusing(path):

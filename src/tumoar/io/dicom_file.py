@@ -75,7 +75,7 @@ def parse_dicom(file: BinaryIO, name: str, *, pixels: bool = True) -> Dataset:
 def require_whole(data: Dataset, name: str) -> None:
     """Refuse a file that ends within one of its elements: pydicom reads what there is of a sequence."""
     for tag in data.keys():  # noqa: SIM118 - the elements themselves would be decoded
-        element = data.get_item(tag)
+        element: Any = data.get_item(tag)
         if isinstance(element, RawDataElement):
             length = len(element.value) if isinstance(element.value, bytes) else element.length
             if element.length != UNDEFINED and length < element.length:

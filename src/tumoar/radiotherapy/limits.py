@@ -30,7 +30,6 @@ MOST_LETTERS = 64  # of a structure's name: what DICOM allows
 MOST_OF_A_SOURCE = 500  # letters
 COVERED = 0.95  # share of the samples that must be within a limit
 OUTSIDE = 0.01  # share of a structure that may lie outside the dose, where no hot spot is looked for
-DIGITS = 3  # of a dose in Gy, or of a share in percent
 LIGHTS = ("green", "amber", "red")  # from good to bad; gray is not judged
 
 
@@ -104,8 +103,8 @@ class Verdict:
         return {
             "structure": self.limit.structure,
             "metric": self.limit.metric,
-            "value": round(self.value, DIGITS),
-            "samples_p95": "" if self.high is None else round(self.high, DIGITS),
+            "value": round(self.value, 3),
+            "samples_p95": "" if self.high is None else round(self.high, 3),
             "limit": self.limit.limit,
             "hard": "" if self.limit.hard is None else self.limit.hard,
             "light": self.light,
@@ -178,7 +177,7 @@ def judge(limit: Limit, dvh: Dvh, samples: Sequence[Dvh] = ()) -> Verdict:
     value = measure(dvh, limit.metric)
     known = [s for s in samples if s.volume]
     values = sorted(measure(s, limit.metric) for s in known)
-    above = sum(round(v, DIGITS) > limit.limit for v in values) / len(values) if values else None
+    above = sum(v > limit.limit for v in values) / len(values) if values else None
     high = values[_covering(len(values)) - 1] if values else None
     if np.isnan(value):
         seen = f"not outlined, but in {100 * len(known) / len(samples):.0f} % of the samples" if known else ""
@@ -204,9 +203,7 @@ def missing(limit: Limit, note: str = "no structure of this name") -> Verdict:
 
 
 def _light(limit: Limit, value: float) -> str:
-    """Of a value as it is shown: one that reads as the limit is not above it."""
     hard = limit.limit if limit.hard is None else limit.hard
-    value = round(value, DIGITS)
     return "green" if value <= limit.limit else "amber" if value <= hard else "red"
 
 

@@ -75,6 +75,13 @@ def test_a_stack_of_thick_slices_is_large_enough_and_noted():
     assert notes(image, brain=None) == ["B20 thick slices: 6.5 mm"]
 
 
+@pytest.mark.parametrize("scale", [1e300, 1e-300, 1e35])
+def test_values_beyond_single_precision_are_refused(scale):
+    data = np.random.default_rng(0).uniform(0, 1, (40, 40, 40)) * scale
+    with pytest.raises(ChannelError, match="values that are no intensities"):
+        quality.check_finite(data, "T1c")
+
+
 def test_missing_values():
     assert notes(changed(mr(), ~BRAIN, np.nan)) == []
     assert notes(changed(mr(), some(0.03), np.inf))[0].startswith("B22 no value in 2.8 % of the brain")

@@ -191,3 +191,19 @@ def test_when_an_identity_is_checked(study, strangers):
     assert not identity_checked(manifest, other)
     assert identity_checked(manifest | {"patient": sealed(other.person, "k")}, other)
     assert not identity_checked(manifest | {"patient": {}}, other)
+
+
+def test_what_the_slices_of_a_series_do_not_cover_is_told(tmp_path):
+    """A few slices of the brain: too little to change its volume much, and enough to miss."""
+    out, series = build(tmp_path)
+    whole, _ = grid_of(series["t1c"])
+    brain = next(r for r in rois_on(out, read_manifest(out), series["t1c"]) if r.name == "Brain")
+    first = int(np.flatnonzero(brain.mask.any((0, 1)))[0]) + 2
+    affine = whole.affine.copy()
+    affine[:3, 3] = whole.world([0, 0, first])
+    grid = Grid((*whole.shape[:2], whole.shape[2] - first), affine)
+    write_series(tmp_path / "cut", np.zeros(grid.shape), grid, frame="1.2.1")
+    _, notes = export(out, only_series(tmp_path / "cut"), rtstruct=True, seg=False)
+    lost = brain.mask[:, :, :first].sum() / brain.mask.sum()
+    assert 0 < lost < 0.1
+    assert notes == [f"{100 * lost:.1f} % of Brain lies outside the series, where it is not drawn"]

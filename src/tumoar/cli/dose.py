@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from tumoar.vocabulary.errors import UsageError, printable
 if TYPE_CHECKING:
     from tumoar.io.dose import GivenDose
     from tumoar.radiotherapy.limits import Limit, Verdict
-    from tumoar.radiotherapy.structures import Dosed
+    from tumoar.radiotherapy.structures import Dosed, Measured
 
 KIND = "set of doses"
 PICTURES = ("dvh.png", "dvh.svg")
@@ -80,7 +80,7 @@ def dose(
         if row["outside_percent"] > 0:
             share = max(row["outside_percent"], 0.1)
             typer.echo(f"note: {share:.1f} % of {row['name']} lies outside the dose, counted as 0")
-    verdicts = _judged(bounds, ours, given, is_own=limits is not None)
+    verdicts = _judged(bounds, found, given, is_own=limits is not None)
     for verdict in verdicts:
         _tell(verdict)
     _tell_unmatched(verdicts, ours, is_own=limits is not None)
@@ -88,7 +88,7 @@ def dose(
         return
     tables: dict[str, Sequence[Mapping[str, Any]]] = {
         "dose.tsv": rows,
-        "limits.tsv": [v.row() for v in verdicts],
+        "limits.tsv": [_doubted(v, doubts) for v in verdicts],
     }
     _write(output, structures, tables, ours, theirs, inputs, overwrite=overwrite)
 
@@ -147,24 +147,26 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
-def _judged(
-    limits: Sequence[Limit], found: Sequence[Dosed], dose: GivenDose, *, is_own: bool
-) -> list[Verdict]:
+def _judged(limits: Sequence[Limit], measured: Measured, dose: GivenDose, *, is_own: bool) -> list[Verdict]:
     """A verdict on every limit, gray where no structure has its name; notes on the dose stand in each."""
     from tumoar.radiotherapy.limits import judge, missing
     from tumoar.vocabulary.aliases import canonical_name
 
-    by_name = {item.given: item for item in found if item.given} | {item.name: item for item in found}
+    found = measured.structures
+    # A name of ours that was mapped away, or taken by another structure, is not its own any more.
+    by_name = {i.given: i for i in found if i.given and canonical_name(i.given) in (None, i.name)}
+    by_name |= {item.name: item for item in found}
     verdicts = []
     for limit in limits:
-        item = by_name.get(limit.structure) or by_name.get(canonical_name(limit.structure) or "")
+        names = (limit.structure, canonical_name(limit.structure) or "")
+        item = next((by_name[name] for name in names if name in by_name), None)
         if item is None:
-            verdicts.append(missing(limit))
+            is_empty = bool(set(names) & set(measured.empty))
+            verdicts.append(missing(limit, "it has no closed contours") if is_empty else missing(limit))
             continue
         verdict = judge(replace(limit, structure=item.name), item.found.dvh, item.found.samples)
-        partial = [] if item.is_whole else ["contours that are not closed were left out of it"]
-        note = "; ".join([*([verdict.note] if verdict.note else []), *partial, *dose.notes])
-        is_unknown = dose.is_low or not item.is_whole  # more dose, or more of the structure, may be hidden
+        note = "; ".join(text for text in (verdict.note, item.lacking, *dose.notes) if text)
+        is_unknown = dose.is_low or bool(item.lacking)  # more dose, or more of the structure, may be hidden
         light = "gray" if is_unknown and verdict.light != "red" else verdict.light
         verdicts.append(replace(verdict, note=note, light=light))
     if is_own and not any(v.is_matched for v in verdicts):
@@ -177,6 +179,13 @@ def _judged(
     return verdicts
 
 
+def _doubted(verdict: Verdict, doubts: Iterable[str]) -> dict[str, Any]:
+    """A row of limits.tsv: who looks at the table alone has to read what could not be checked."""
+    row = verdict.row()
+    more = doubts if verdict.is_matched else ()
+    return row | {"note": "; ".join(text for text in (row["note"], *more) if text)}
+
+
 def _tell(verdict: Verdict) -> None:
     if not verdict.is_matched:
         return
@@ -184,15 +193,17 @@ def _tell(verdict: Verdict) -> None:
     above = row["share_of_samples_above"]
     shares = f", above it in {100 * above:.0f} % of the samples" if above != "" else ""
     note = f"; {row['note']}" if row["note"] else ""
-    value = f"{row['metric']} {row['value']} (limit {row['limit']})"
+    known = "not known" if math.isnan(row["value"]) else row["value"]
+    value = f"{row['metric']} {known} (limit {row['limit']})"
     typer.echo(f"{row['light']:5} {row['structure']:14} {value}{shares}{note}")
 
 
 def _tell_unmatched(verdicts: Sequence[Verdict], found: Sequence[Dosed], *, is_own: bool) -> None:
     """What was not judged: limits without a structure, and structures without a limit."""
-    absent = list(dict.fromkeys(v.limit.structure for v in verdicts if not v.is_matched))
-    if absent:
-        text = f": {', '.join(absent)}: no structure of this name"
+    reasons = dict.fromkeys(v.note for v in verdicts if not v.is_matched)
+    for reason in reasons:
+        absent = dict.fromkeys(v.limit.structure for v in verdicts if not v.is_matched and v.note == reason)
+        text = f": {', '.join(absent)}: {reason}"
         # One's own limits are there to be judged by: that they were not must not be lost in a long table.
         typer.echo(f"NOT JUDGED{text}" if is_own else f"not judged{text}", err=is_own)
     judged = {v.limit.structure for v in verdicts if v.is_matched}

@@ -55,7 +55,6 @@ def evaluate(
     ] = False,
 ) -> None:
     """Dice, Hausdorff distance (95 %), surface distances and volumes against references."""
-    from tumoar.io.files import absolute
     from tumoar.io.outputs import require_empty
     from tumoar.vocabulary.aliases import parse_map
     from tumoar.vocabulary.labels import default_labels
@@ -67,18 +66,18 @@ def evaluate(
     given = parse_map(map_ or [], MARGINS)
     for others, name in ((reference, "--reference"), (against, "--against")):
         if others is not None and len(others) != len(results):
-            what = f"{len(results)} results but {len(others)} times {name}"
+            count = "1 result" if len(results) == 1 else f"{len(results)} results"
+            what = f"{count} but {len(others)} times {name}"
             raise UsageError("evaluate", what, do="give one for each result, in the same order")
     _require_suited(reference, meaning, given)
     scored = _scored(results, reference, meaning, given)
     ours = [one.scores for one in scored]
-    rows = _rows(results, ours)
+    names = _told_apart(results)
+    rows = _rows(names, ours)
     for row in rows:
         cells = "  ".join(f"{name} {row[name]}" for name in SHOWN)
         typer.echo(f"{row['result']:20} {row['structure']:14} {cells}")
-    for path, one in zip(results, scored):
-        for note in one.notes:
-            typer.echo(f"note: {absolute(path).name}: {note}")
+    _tell_notes(names, scored)
     tables: dict[str, Sequence[Mapping[str, Any]]] = {"scores.tsv": rows}
     if len(ours) > 1:
         tables["summary.tsv"] = _summaries(ours)
@@ -87,15 +86,20 @@ def evaluate(
                 f"{line['structure']:14} {line['score']:18} mean {line['mean']}  median {line['median']}"
                 f"  patients {line['patients']}"
             )
-    theirs = [one.scores for one in _scored(against, reference, meaning, given)] if against else None
-    if theirs:
-        tables["against.tsv"] = _rows(against or [], theirs)
+    theirs = None
+    if against:
+        compared = _scored(against, reference, meaning, given)
+        theirs = [one.scores for one in compared]
+        _tell_notes(_told_apart(against), compared)
+        tables["against.tsv"] = _rows(_told_apart(against), theirs)
         tables["paired.tsv"] = _paired(ours, theirs)
         for pair in tables["paired.tsv"]:
-            typer.echo(
-                f"{pair['structure']:14} {pair['score']:12} {pair['difference']:+} "
-                f"(95 % {pair['low']:+} to {pair['high']:+}, {pair['patients']} patients)"
+            interval = (
+                f"95 % {pair['low']:+} to {pair['high']:+}, {pair['patients']} patients"
+                if pair["patients"] > 1
+                else f"{pair['patients']} patient{'' if pair['patients'] else 's'}: no interval"
             )
+            typer.echo(f"{pair['structure']:14} {pair['score']:12} {pair['difference']:+} ({interval})")
     if output is not None:
         _write(output, tables, ours, theirs, files, overwrite=overwrite)
 
@@ -144,21 +148,34 @@ def _require_suited(references: Sequence[Path], meaning: Values, given: Mapping[
         raise UsageError("map", "--map is for structure sets, label maps have no names", do="use --values")
 
 
+def _told_apart(paths: Sequence[Path]) -> list[str]:
+    """The names of results; of several that are named alike, all but the first are numbered."""
+    from tumoar.io.files import absolute
+
+    names = [absolute(path).name for path in paths]
+    counts = [names[: number + 1].count(name) for number, name in enumerate(names)]
+    return [name if count == 1 else f"{name} ({count})" for name, count in zip(names, counts)]
+
+
+def _tell_notes(names: Sequence[str], scored: Sequence[Scored]) -> None:
+    for name, one in zip(names, scored):
+        for note in one.notes:
+            typer.echo(f"note: {name}: {note}")
+
+
 def _names(scores: Sequence[Mapping[str, Scores]]) -> list[str]:
     """Of all structures that any patient has."""
     return list(dict.fromkeys(name for of_patient in scores for name in of_patient))
 
 
-def _rows(paths: Sequence[Path], scores: Sequence[Mapping[str, Scores]]) -> list[dict[str, Any]]:
-    from tumoar.io.files import absolute
-
+def _rows(results: Sequence[str], scores: Sequence[Mapping[str, Scores]]) -> list[dict[str, Any]]:
     return [
         {
-            "result": absolute(path).name,
+            "result": result,
             "structure": name,
             **{key: round(value, 4) for key, value in found.as_dict().items()},
         }
-        for path, of_patient in zip(paths, scores)
+        for result, of_patient in zip(results, scores)
         for name, found in of_patient.items()
     ]
 

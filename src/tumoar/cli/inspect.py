@@ -180,7 +180,7 @@ def _sources(paths: Iterable[Path], use_form: Form | None) -> Iterator[Source]:
             raise UnreadableFileError(
                 "B1",
                 "neither NIfTI files nor a DICOM series in this folder",
-                file=path.resolve(),
+                file=os.path.realpath(path),
                 do="give a folder of images",
             )
         for p in found:

@@ -9,12 +9,14 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from tumoar.vocabulary.errors import OutputError, not_written
+from tumoar.vocabulary.errors import TumoarError, UnreadableFileError, not_written
 
 NOBODY_READS = 128 + 13
 """Exit code where the reader of our output has gone: that of SIGPIPE."""
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 """Faults that are a disk's, not ours."""
+NAMES = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.ESTALE)
+"""Faults of a name, or of the rights to it."""
 
 
 def prepare_streams() -> None:
@@ -34,10 +36,19 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def disk_refusal(fault: BaseException) -> OutputError | None:
-    """The refusal for a fault that is a disk's."""
-    is_disk = isinstance(fault, OSError) and fault.errno in DISK
-    return not_written("cannot write", fault) if is_disk else None  # type: ignore[arg-type]
+def disk_refusal(fault: BaseException) -> TumoarError | None:
+    """The refusal for a fault that is a disk's, or of a name that the system does not take."""
+    if not isinstance(fault, OSError):
+        return None
+    if fault.errno in DISK:
+        return not_written("cannot write", fault)
+    if fault.errno in NAMES:
+        name = fault.filename if isinstance(fault.filename, str) else None
+        reason = os.strerror(fault.errno).lower()
+        return UnreadableFileError(
+            "B1", f"cannot read: {reason}", file=name, do="check the name and the folder"
+        )
+    return None
 
 
 def leave(code: int | str | None) -> NoReturn:

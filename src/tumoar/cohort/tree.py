@@ -45,7 +45,7 @@ _COLUMNS = {
 def begin_tree(order: Order) -> None:
     """What stands at the top of the tree; a folder of something else is refused."""
     out = Path(order.out)
-    if order.raw is not None and out.resolve() == Path(order.raw).resolve():
+    if order.raw is not None and os.path.realpath(out) == os.path.realpath(order.raw):
         raise UsageError("output", "the output is the dataset itself", do="give another folder")
     try:
         if os.path.lexists(out / DESCRIPTION):

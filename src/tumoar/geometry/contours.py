@@ -136,6 +136,25 @@ def remarks(outline: Outline) -> list[str]:
     return out
 
 
+def gap_within(outline: Outline) -> float | None:
+    """The widest gap, mm, between contours that lie over one another; None where there is none.
+
+    Parts of a structure may lie apart; where contours end and begin again over the same place, slices between
+    them were most likely not drawn.
+    """
+    found = [
+        b.position - a.position
+        for a, b in pairwise(stacked(outline).planes)
+        if b.low != a.high and any(_overlap(p, q) for p in a.polygons for q in b.polygons)
+    ]
+    return max(found, default=None)
+
+
+def _overlap(a: Points, b: Points) -> bool:
+    """Whether the boxes around two polygons of parallel planes lie over one another."""
+    return bool((a.min(0) < b.max(0)).all() and (b.min(0) < a.max(0)).all())
+
+
 def pieces_of_outline(outline: Outline, least: int = PIECES) -> Pieces:
     """A structure cut into at least about `least` pieces (see `tumoar.radiotherapy.dvh`)."""
     stack = stacked(outline)

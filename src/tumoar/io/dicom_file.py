@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 from pydicom import Dataset, dcmread
+from pydicom.dataelem import RawDataElement
 from pydicom.errors import InvalidDicomError
 from pydicom.filereader import _read_file_meta_info, read_preamble
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ImplicitVRLittleEndian
@@ -35,6 +36,10 @@ Matrix = npt.NDArray[np.float64]
 def is_marked(start: bytes) -> bool:
     """Whether the first 132 bytes of a file carry the mark of DICOM behind its preamble."""
     return start[128:132] == b"DICM"
+
+
+UNDEFINED = 0xFFFFFFFF
+"""The length of what ends with a delimiter."""
 
 
 def open_dicom(path: Path, *, pixels: bool = True) -> Dataset:
@@ -65,6 +70,18 @@ def parse_dicom(file: BinaryIO, name: str, *, pixels: bool = True) -> Dataset:
     if not str(data.get("SOPClassUID") or ""):
         raise UnreadableFileError("B48", "not a DICOM file", file=name, do="check the name")
     return data
+
+
+def require_whole(data: Dataset, name: str) -> None:
+    """Refuse a file that ends within one of its elements: pydicom reads what there is of a sequence."""
+    for tag in data.keys():  # noqa: SIM118 - the elements themselves would be decoded
+        element: Any = data.get_item(tag)
+        if isinstance(element, RawDataElement):
+            length = len(element.value) if isinstance(element.value, bytes) else element.length
+            if element.length != UNDEFINED and length < element.length:
+                raise UnreadableFileError(
+                    "B48", "DICOM file damaged: it ends early", file=name, do=COPY_AGAIN
+                )
 
 
 def _has_many_items(file: BinaryIO) -> bool:

@@ -72,6 +72,11 @@ def same_person(one: Sequence[str], other: Sequence[str]) -> bool:
     return all(a == b for a, b in zip(one, other) if a and b)
 
 
+def comparable(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether both have an ID, or both a name: birth date and sex alone are those of many."""
+    return any(a and b for field, a, b in zip(FIELDS, one, other) if field in ("id", *GROUPS))
+
+
 def merged(people: Iterable[Sequence[str]]) -> Person:
     """What several images of one patient say together."""
     known = [p for p in people if p]

@@ -104,6 +104,9 @@ class Manifest(_Open):
     cohort: dict[str, Any] = Field(default_factory=dict)
 
 
+NO_MANIFEST = "not the JSON of a manifest"
+
+
 def seal(manifest: Mapping[str, Any]) -> str:
     """The text of a manifest, with its digest."""
     body = {name: value for name, value in manifest.items() if name != DIGEST}
@@ -121,9 +124,10 @@ def parse(text: str, folder: Path) -> dict[str, Any]:
         if ELSEWHERE in first["msg"]:
             raise IntegrityError("result", f"the manifest {ELSEWHERE}", file=folder, do=AGAIN) from error
         where = ".".join(str(part)[:40] for part in first["loc"][:3])
-        raise _damaged(folder, f"{where}: {first['msg'].lower()}") from error
+        found_there = f"{where}: {first['msg'].lower()}" if where else NO_MANIFEST
+        raise _damaged(folder, found_there) from error
     except (ValueError, RecursionError) as error:
-        raise _damaged(folder, "not the JSON of a manifest") from error
+        raise _damaged(folder, NO_MANIFEST) from error
     if not is_whole:
         raise _damaged(folder, "its digest does not fit")
     rows = [row.name for row in (*found.volumes, *found.margins)]

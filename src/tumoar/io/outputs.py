@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tumoar.io.files import absolute
+from tumoar.io.files import absolute, read_text
 from tumoar.io.lock import locked
 from tumoar.io.manifest import MANIFEST, published, read_manifest, tidy, write_manifest
-from tumoar.io.manifest_schema import RESULT
-from tumoar.vocabulary.errors import IntegrityError, TumoarError, UsageError, plain_name
+from tumoar.io.manifest_schema import RESULT, parse
+from tumoar.vocabulary.errors import IntegrityError, TumoarError, UsageError, not_written, plain_name
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}")  # a folder of files that were joining when a run was killed
 
@@ -30,8 +30,11 @@ def require_place(
         raise UsageError(
             "output", "the output must be a folder of its own", file=out, do="name a new folder: -o result"
         )
+    _require_possible(out)
+    if any(_is_result(folder) for folder in out.parents):
+        raise _refused(out, "the output folder would lie within a result", "run.json in a folder above it")
     for path in inputs:
-        if _place_of(path).is_relative_to(out.resolve()):
+        if _place_of(path).is_relative_to(os.path.realpath(out)):
             raise _refused(out, "the output folder holds an input", plain_name(str(path)))
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
@@ -75,11 +78,33 @@ def require_new_model(path: Path) -> None:
         raise IntegrityError("B57", "the model would replace a file", file=absolute(path), do=do)
 
 
+def _require_possible(out: Path) -> None:
+    """Refuse a path that the system does not take: too long, below a file, or closed to the user."""
+    try:
+        os.lstat(out)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise not_written("cannot write", error, out) from error
+
+
+def _is_result(folder: Path) -> bool:
+    try:
+        if not os.path.lexists(folder / MANIFEST):
+            return False
+        return bool(
+            parse(read_text(folder / MANIFEST, "the manifest"), folder)["format"] == f"tumoar {RESULT}"
+        )
+    except TumoarError:
+        return False
+
+
 def _place_of(path: str | Path) -> Path:
     """Where an input lies; of FOLDER#2, the folder."""
     folder, mark, number = str(path).rpartition("#")
     is_series = mark and number.isdecimal() and not os.path.lexists(path)
-    return Path(folder if is_series else path).resolve()
+    # Unlike Path.resolve, it passes over links without an end.
+    return Path(os.path.realpath(folder if is_series else path))
 
 
 def _foreign(out: Path, listed: set[str]) -> str | None:

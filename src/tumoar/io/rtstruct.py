@@ -18,10 +18,17 @@ from pydicom import Dataset
 
 from tumoar.geometry.contours import Outline, common_spacing, remarks
 from tumoar.geometry.planes import has_area, once
-from tumoar.io.dicom_file import open_dicom, refusing
+from tumoar.io.dicom_file import open_dicom, refusing, require_whole
 from tumoar.io.files import opened
 from tumoar.io.identity import Person, person_of
-from tumoar.vocabulary.errors import GeometryError, TumoarError, UnreadableFileError, printable
+from tumoar.vocabulary.errors import (
+    GeometryError,
+    TumoarError,
+    UnreadableFileError,
+    listed,
+    plain_name,
+    printable,
+)
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 VOXEL_EDGES = "voxel edges"
@@ -43,13 +50,15 @@ Points = npt.NDArray[np.float64]
 class StructureSet:
     """The structures of a file that have contours, the frame of reference they lie in, and whose they are.
 
-    `notes` are sentences on what was left out or had to be understood.
+    `empty` are the names of structures without closed contours, `notes` sentences on what was left out or had
+    to be understood.
     """
 
     outlines: tuple[Outline, ...]
     frame: str | None
     person: Person = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
 
 
 def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSet:
@@ -57,6 +66,7 @@ def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSe
     path = Path(path)
     with opened(path, "the structure set", MOST_BYTES):
         data = open_dicom(path)
+    require_whole(data, path.name)
     if data.SOPClassUID != RTSTRUCT:
         raise UnreadableFileError("rtstruct", "not an RTSTRUCT file", file=path.name)
     with refusing(path):
@@ -73,12 +83,21 @@ def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSe
         found = [_outline(item, rows[n], names[n], path.name) for n, item in drawn.items()]
         person = person_of(data)
         frame = _frame([rows[n] for n in drawn], path.name)
+        frameless = [names[n] for n in drawn if frame and not _frame_of(rows[n])]
+        bare = [text for n, row in rows.items() if n not in drawn and (text := _name(row))]
     outlines = [outline for outline, _ in found if outline.polygons]
     common = spacing or common_spacing(outlines)
     outlines = [replace(o, spacing=common) for o in outlines]
     notes = [note for _, own in found for note in own]
+    if frameless:
+        verb = "names" if len(frameless) == 1 else "name"
+        where = "taken to lie in that of the others"
+        notes.append(f"{listed(frameless)} {verb} no frame of reference: {where}")
+    if bare:
+        notes.append(f"without contours in {plain_name(path.name)}: {listed(bare)}")
     notes += [note for outline in outlines for note in _remarks(outline)]
-    return StructureSet(tuple(outlines), frame, person, tuple(notes))
+    empty = [*bare, *(outline.name for outline, _ in found if not outline.polygons)]
+    return StructureSet(tuple(outlines), frame, person, tuple(notes), tuple(empty))
 
 
 def _numbered(items: Iterable[Dataset], keyword: str, name: str) -> dict[int, Dataset]:
@@ -100,8 +119,7 @@ def _names(rows: Mapping[int, Dataset], drawn: Iterable[int], name: str) -> dict
     for number in drawn:
         if number not in rows:
             raise _unusable(f"contours of structure number {number}, which the file does not list", name)
-        text = unicodedata.normalize("NFC", str(rows[number].get("ROIName") or ""))
-        out[number] = printable(text.strip().strip("\0"))[:NAME_LENGTH].strip()
+        out[number] = _name(rows[number])
         if not out[number]:
             raise _unusable(f"structure number {number} has contours and no name", name)
     twice = [text for text, count in Counter(out.values()).items() if count > 1]
@@ -115,6 +133,11 @@ def _names(rows: Mapping[int, Dataset], drawn: Iterable[int], name: str) -> dict
     return out
 
 
+def _name(row: Dataset) -> str:
+    text = unicodedata.normalize("NFC", str(row.get("ROIName") or ""))
+    return printable(text.strip().strip("\0"))[:NAME_LENGTH].strip()
+
+
 def _require_bounded(drawn: Iterable[Dataset], name: str) -> None:
     count = sum(len(item.ContourSequence) for item in drawn)
     if count > MOST_CONTOURS:
@@ -123,7 +146,7 @@ def _require_bounded(drawn: Iterable[Dataset], name: str) -> None:
 
 def _frame(rows: Iterable[Dataset], name: str) -> str | None:
     """The frame of reference of all structures with contours; None where none is named."""
-    frames = {str(row.get("ReferencedFrameOfReferenceUID") or "").strip() for row in rows} - {""}
+    frames = {_frame_of(row) for row in rows} - {""}
     if len(frames) > 1:
         raise GeometryError(
             "B33",
@@ -133,6 +156,10 @@ def _frame(rows: Iterable[Dataset], name: str) -> str | None:
             do="export them on one series",
         )
     return frames.pop() if frames else None
+
+
+def _frame_of(row: Dataset) -> str:
+    return str(row.get("ReferencedFrameOfReferenceUID") or "").strip()
 
 
 def _outline(item: Dataset, row: Dataset, name: str, file: str) -> tuple[Outline, list[str]]:

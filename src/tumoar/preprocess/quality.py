@@ -25,6 +25,7 @@ Kind = Literal["MR", "CT", "labels"]
 FEWEST = 32  # voxels on an axis
 FEWEST_THICK, LEAST_COVER = 16, 96.0  # or so many thick slices, if they cover so many mm
 THICK = 6.0  # mm
+LEAST_VALUE, MOST_VALUE = 1e-30, 1e30  # single precision holds no more
 MOST_UNUSABLE = 0.05  # share of the brain that may be missing, zero or negative
 MOST_SATURATED = 0.01  # share of tissue at one maximum
 MOST_LABELS = 60
@@ -106,6 +107,13 @@ def check_finite(data: Array, name: str, brain: Mask | None = None) -> list[Note
             "B22",
             f"{name} has no value in {_percent(share)} of the {_place(brain)}",
             do="export the image again",
+        )
+    known = _finite(data)
+    largest = max(abs(float(known.min(initial=0))), abs(float(known.max(initial=0))))
+    if largest and not LEAST_VALUE <= largest <= MOST_VALUE:
+        found = f"up to {largest:.3g}"
+        raise ChannelError(
+            "B22", f"{name} has values that are no intensities", found=found, do="export the image again"
         )
     return [Note("B22", f"no value in {_percent(share)} of the {_place(brain)}: masked")] if share > 0 else []
 

@@ -7,8 +7,8 @@ left out of the organs on both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,16 @@ from tumoar.result.masks import (
     listed,
     read_mask,
     rearranged,
+    same_voxels,
     structure_names,
     transform_to_reference,
 )
 from tumoar.result.scores import Scores, compare, compare_organs, organ_mask
 from tumoar.vocabulary.aliases import rename
-from tumoar.vocabulary.errors import GeometryError, UnreadableFileError, UsageError
+from tumoar.vocabulary.errors import GeometryError, IntegrityError, UnreadableFileError, UsageError
+from tumoar.vocabulary.errors import listed as names_of
 from tumoar.vocabulary.labels import LabelTable, default_labels
 
-MOST_SHOWN = 12  # names in a sentence
 LARGEST = 2**31  # of a label
 HIDDEN = "tumor hides organs in label maps: organs are compared where no tumor is in either"
 
@@ -85,7 +86,7 @@ class Drawn:
 
 def is_nifti(path: Path) -> bool:
     """Whether a reference is a label map or a mask, by its name."""
-    return path.name.endswith((*SUFFIXES, ".hdr", ".img"))
+    return path.name.casefold().endswith((*SUFFIXES, ".hdr", ".img"))
 
 
 def score(result: Path, reference: Path, meaning: Values, given: Mapping[str, str]) -> Scored:
@@ -96,10 +97,18 @@ def score(result: Path, reference: Path, meaning: Values, given: Mapping[str, st
     if is_nifti(reference):
         return _score_labels(spaces(result), result.name, reference, meaning)
     drawn = _read_drawn(reference)
+    is_checked = False
     if result.is_dir():
         manifest = read_manifest(result)
-        require_patient(manifest.get("patient", {}), manifest.get("key", ""), drawn.person, "the reference")
-    return _score_drawn(spaces(result), drawn, reference, given)
+        seal, key = manifest.get("patient", {}), manifest.get("key", "")
+        is_checked = require_patient(seal, key, drawn.person, "the reference")
+    found = spaces(result)
+    scored = _score_drawn(found, drawn, reference, given)
+    is_linked = bool(drawn.frame) and any(s.frame == frame_digest(drawn.frame) for s in found)
+    if is_checked or is_linked:
+        return scored
+    what = f"neither patient nor frame of reference of {reference.name} could be checked"
+    return replace(scored, notes=(*scored.notes, what))
 
 
 # ---- label maps --------------------------------------------------------------------------------------------
@@ -143,7 +152,7 @@ def _score_labels(found: Sequence[Space], result: str, reference: Path, meaning:
         notes.append(HIDDEN)
     unused = sorted(there - {0} - {v for numbers in meaning.values() for v in numbers})
     if unused:
-        notes.append(f"values of {reference.name} that were not compared: {_listed(map(str, unused))}")
+        notes.append(f"values of {reference.name} that were not compared: {names_of(map(str, unused))}")
     notes += _without_reference(space, {n for name in meaning for n in name.split("+")})
     return Scored(scores, tuple(notes))
 
@@ -209,7 +218,7 @@ def _score_drawn(
             "evaluate",
             "no structure of ours in the reference",
             file=reference,
-            found=_listed(drawn.fill),
+            found=names_of(drawn.fill),
             do=f"say what they are with --map NAME={known[0]}; ours are {', '.join(known)}",
         )
     refusal: GeometryError | None = None
@@ -229,7 +238,7 @@ def _score_drawn(
         notes += _outside(drawn, space, {taken[new] for new in scores})
         unused = [name for name in drawn.fill if names[name] not in scores]
         if unused:
-            notes.append(f"structures of {reference.name} that were not compared: {_listed(unused)}")
+            notes.append(f"structures of {reference.name} that were not compared: {names_of(unused)}")
         notes += _without_reference(space, set(scores))
         return Scored(scores, tuple(notes), frozenset(mapped))
     raise refusal or GeometryError(
@@ -287,7 +296,7 @@ def spaces(result: Path) -> list[Space]:
                 "evaluate",
                 "result is not a label map of ours",
                 file=result,
-                found=f"values {_listed(map(str, foreign))}",
+                found=f"values {names_of(map(str, foreign))}",
                 do="give a folder of `tumoar segment`, or a label map of it",
             )
         names = tuple(organ.name for organ in table.organs)
@@ -311,6 +320,13 @@ def _space(out: Path, manifest: Mapping[str, Any], contrast: str, frame: str) ->
 
     def mask(name: str) -> Mask:
         image = read_mask(out, manifest, name)
+        if is_first and not same_voxels(image.grid, grid):
+            raise IntegrityError(
+                "result",
+                "a mask does not lie on the voxels of its result",
+                file=f"{name}.nii.gz",
+                do="run it again",
+            )
         return np.asarray(image.data, bool) if is_first else carried(image, grid, matrix)
 
     def labels() -> Labels:
@@ -334,10 +350,4 @@ def _anatomy(table: LabelTable, name: str) -> bool:
 
 def _without_reference(space: Space, compared: set[str]) -> list[str]:
     left = [n for n in space.names if n not in compared and space.mask(n).any()]
-    return [f"structures of the result without a reference: {_listed(left)}"] if left else []
-
-
-def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
-    return ", ".join(found[:MOST_SHOWN]) + more
+    return [f"structures of the result without a reference: {names_of(left)}"] if left else []

@@ -20,6 +20,7 @@ Array = npt.NDArray[np.float64]
 
 DOSES = (2.0, 5.0, 50.0, 95.0, 98.0)  # % of the volume, for tables
 HOT = (0.03, 0.1)  # cm³
+ROUNDING = 1e-4  # Gy, of doses as files store them
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +62,11 @@ class Dvh:
         return float(np.interp(volume, self._middles, self.doses))
 
     def V(self, dose: npt.ArrayLike) -> Array:
-        """Share of the volume, in percent, that gets at least `dose` Gy."""
+        """Share of the volume, in percent, that gets at least `dose` Gy, but for rounding of stored doses."""
         if not self.volume:
             return np.full(np.shape(dose), np.nan)
         ascending, below = self.doses[::-1], np.concatenate([[0.0], np.cumsum(self.volumes[::-1])])
-        share = 1 - below[np.searchsorted(ascending, dose, side="left")] / below[-1]
+        share = 1 - below[np.searchsorted(ascending, np.asarray(dose) - ROUNDING, side="left")] / below[-1]
         return np.asarray(100 * np.maximum(share, 0.0))
 
     def figures(self) -> dict[str, float]:

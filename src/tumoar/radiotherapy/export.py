@@ -30,6 +30,7 @@ from tumoar.vocabulary.labels import LabelTable, default_labels
 
 FOLDER, RTSTRUCT, SEG = "dicom", "RTSTRUCT.dcm", "SEG.dcm"
 CHANGED = 0.1  # of a volume, on coarser voxels
+EDGE = 0.05  # of a voxel: rounding of positions in headers
 UNCHECKED = "patient identity could not be checked: result and series do not both say who the patient is"
 
 Matrix = npt.NDArray[np.float64]
@@ -44,7 +45,13 @@ def export(
     rois = rois_on(out, manifest, series, trust=trust)
     is_checked = identity_checked(manifest, series)
     notes = [] if is_checked else [UNCHECKED]
-    notes += [note for row in manifest["volumes"] if (note := _changed(row, rois, grid_of(series)[0]))]
+    grid = grid_of(series)[0]
+    outside = _outside(out, manifest, series, grid, trust=trust)
+    for row in (*manifest["volumes"], *manifest.get("margins", ())):
+        share = outside[row["name"]]
+        cut = f"{max(100 * share, 0.1):.1f} % of {row['name']} lies outside the series, where it is not drawn"
+        note = cut if share else _changed(row, rois, grid)
+        notes += [note] if note else []
     key = manifest.get("key", "")
     with added(out) as work:
         folder = work / FOLDER
@@ -79,6 +86,23 @@ def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bo
     for name in sorted(structure_names(manifest), key=lambda name: _place(table, name)):
         rois.append(_roi(table, name, carried(read_mask(out, manifest, name), grid, matrix)))
     return rois
+
+
+def _outside(
+    out: Path, manifest: Mapping[str, Any], series: Series, grid: Grid, *, trust: bool
+) -> dict[str, float]:
+    """The share of every structure that lies outside the voxels of a series."""
+    reference = read_nifti(listed(out, manifest, "segmentation.nii.gz")).grid
+    matrix = np.linalg.inv(to_reference(out, manifest, series, reference, trust=trust))
+    ends = np.array(grid.shape) - 0.5 + EDGE
+    shares = {}
+    for name in structure_names(manifest):
+        mask = read_mask(out, manifest, name)
+        points = mask.grid.world(np.argwhere(np.asarray(mask.data)))
+        index = grid.index(points @ matrix[:3, :3].T + matrix[:3, 3])
+        is_out = ((index < -0.5 - EDGE) | (index > ends)).any(1)
+        shares[name] = float(is_out.mean()) if len(points) else 0.0
+    return shares
 
 
 def to_reference(

@@ -117,8 +117,12 @@ class Verdict:
 def parse_limits(table: Mapping[str, Any]) -> tuple[Limit, ...]:
     """Limits from parsed TOML; unknown keys, double rows and an empty table are errors."""
     rows = table.get("limit")
-    if set(table) != {"limit"} or not isinstance(rows, list) or not 0 < len(rows) <= MOST_ROWS:
-        raise UsageError("limits", "no limits in the file", do=ROWS)
+    if not isinstance(rows, list) or not rows:
+        raise UsageError("limits", "no limits in the file", found="no rows", do=ROWS)
+    others = [name for name in table if name != "limit"]
+    if others or len(rows) > MOST_ROWS:
+        found = printable(others[0])[:MOST_LETTERS] if others else f"{len(rows)} rows, at most {MOST_ROWS}"
+        raise UsageError("limits", "limits not usable", found=found, do=ROWS)
     limits = []
     for row in rows:
         if not isinstance(row, dict) or not {"structure", "metric", "limit"} <= set(row) <= set(FIELDS):
@@ -193,9 +197,9 @@ def judge(limit: Limit, dvh: Dvh, samples: Sequence[Dvh] = ()) -> Verdict:
     return Verdict(limit, value, light, above, high, "; ".join(notes))
 
 
-def missing(limit: Limit) -> Verdict:
-    """The verdict on a limit that no structure has the name of."""
-    return Verdict(limit, np.nan, "gray", note="no structure of this name", is_matched=False)
+def missing(limit: Limit, note: str = "no structure of this name") -> Verdict:
+    """The verdict on a limit of a structure that is not there."""
+    return Verdict(limit, np.nan, "gray", note=note, is_matched=False)
 
 
 def _light(limit: Limit, value: float) -> str:

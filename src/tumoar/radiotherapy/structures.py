@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.geometry.contours import pieces_of_outline
+from tumoar.geometry.contours import Outline, gap_within, pieces_of_outline
 from tumoar.geometry.image import Grid, Image, frame_digest
 from tumoar.geometry.pieces import pieces_of_mask
 from tumoar.inference.tally import Votes
-from tumoar.io.identity import require_patient, same_person
+from tumoar.io.identity import comparable, require_patient, same_person
 from tumoar.io.nifti import read_nifti
 from tumoar.io.rois import look_of
 from tumoar.io.rtstruct import read_rtstruct
@@ -27,12 +27,15 @@ from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
 from tumoar.result.folder import ANATOMY, read_manifest
 from tumoar.result.native import HALF, deliver_sample
 from tumoar.result.segmentation import organ_mask
-from tumoar.vocabulary.aliases import rename
+from tumoar.vocabulary.aliases import canonical_name, rename
 from tumoar.vocabulary.errors import GeometryError, UnreadableFileError
 from tumoar.vocabulary.labels import LabelTable, default_labels
 
 TARGETS = ("CTV", "PTV")  # names of ours beside the organs
 NAMELESS = "the structures name no patient or no frame of reference: check that they are this patient's"
+NOT_COMPARED = (
+    "the patient of the dose could not be compared with that of the structures: check that they are the same"
+)
 PALETTE = ("#3c5fa8", "#e8893f", "#2ca02c", "#c81e1e", "#8e5bd0", "#7a5c3e", "#d252a8", "#5a5a5a", "#9aa51c")
 
 Mask = npt.NDArray[np.bool_]
@@ -46,19 +49,21 @@ class Dosed:
     color: str
     found: Sampled
     given: str = ""
-    is_whole: bool = True  # False where contours that cannot be filled were left out
+    lacking: str = ""  # what of it may be missing, and with it the hottest part
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
     """Structures of one file or folder, and notes on how it was read.
 
-    `doubt` is what could not be checked of its identity.
+    `doubt` is what could not be checked of its identity; `empty` are the names, ours where they have one, of
+    structures that are listed without closed contours.
     """
 
     structures: tuple[Dosed, ...]
     doubt: str = ""
     notes: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
 
 
 def dosed(
@@ -72,9 +77,14 @@ def dosed(
         return _of_file(path, dose, person, names or {})
     manifest = read_manifest(path)
     patient, frame = manifest.get("patient", {}), _reference_frame(manifest)
-    require_patient(patient, manifest.get("key", ""), person, "the dose")
+    is_compared = require_patient(patient, manifest.get("key", ""), person, "the dose")
     require_frame(frame, dose)
-    return Measured(tuple(_of_result(path, manifest, dose)), "" if patient and frame else NAMELESS)
+    doubt = _doubt(bool(patient and frame), is_compared or not any(person))
+    return Measured(tuple(_of_result(path, manifest, dose)), doubt)
+
+
+def _doubt(is_named: bool, is_compared: bool) -> str:
+    return NAMELESS if not is_named else "" if is_compared else NOT_COMPARED
 
 
 def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str, str]) -> Measured:
@@ -91,13 +101,37 @@ def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str,
     here = {name: new for name, new in names.items() if name in theirs}
     ours = rename(theirs, here, (*TARGETS, *names.values()))
     found = []
+    middles: dict[str, npt.NDArray[np.float64]] = {}
     for number, outline in enumerate(read.outlines):
         name = ours[outline.name] or outline.name
         color = colors.get(name, PALETTE[number % len(PALETTE)])
-        curve = Sampled(dvh(pieces_of_outline(outline), dose))
+        pieces = pieces_of_outline(outline)
+        if pieces.volumes.any():
+            middles[name] = np.average(pieces.points, axis=0, weights=pieces.volumes)
+        curve = Sampled(dvh(pieces, dose))
         given = outline.name if name != outline.name else ""
-        found.append(Dosed(name, color, curve, given, outline.is_whole))
-    return Measured(tuple(found), "" if any(read.person) and read.frame else NAMELESS, read.notes)
+        found.append(Dosed(name, color, curve, given, _lacking(outline)))
+    is_compared = comparable(read.person, person) or not any(person)
+    doubt = _doubt(bool(any(read.person) and read.frame), is_compared)
+    empty = [canonical_name(name) or name for name in read.empty]
+    return Measured(tuple(found), doubt, (*read.notes, *_swapped(middles)), tuple(empty))
+
+
+def _lacking(outline: Outline) -> str:
+    """What of a structure may be missing."""
+    if not outline.is_whole:
+        return "contours that are not closed were left out of it"
+    gap = gap_within(outline)
+    return "" if gap is None else f"no contours over {gap:.3g} mm within it: slices may be missing"
+
+
+def _swapped(middles: Mapping[str, npt.NDArray[np.float64]]) -> Iterator[str]:
+    """A sentence on every pair of structures whose left one does not lie left (in RAS, x is to the right)."""
+    for left, middle in middles.items():
+        right = f"{left.removesuffix('_L')}_R"
+        other = middles.get(right) if left.endswith("_L") else None
+        if other is not None and middle[0] >= other[0]:
+            yield f"{left} does not lie left of {right}: were the sides swapped?"
 
 
 def _of_result(out: Path, manifest: Mapping[str, Any], dose: Image) -> Iterator[Dosed]:

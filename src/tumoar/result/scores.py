@@ -102,11 +102,16 @@ def summarize(scores: Sequence[Scores]) -> Mapping[str, tuple[float, float]]:
 def paired(
     a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], rng: np.random.Generator, draws: int = 10_000
 ) -> tuple[float, float, float, int]:
-    """Mean of a − b over patients where both are finite, its 95 % bootstrap interval, how many they are."""
+    """Mean of a − b over patients where both are finite, its 95 % bootstrap interval, how many they are.
+
+    One patient says nothing of the spread: the interval is NaN.
+    """
     at = np.isfinite(a) & np.isfinite(b)
     difference = (a - b)[at]
     if not at.any():
         return np.nan, np.nan, np.nan, 0
+    if len(difference) == 1:
+        return float(difference[0]), np.nan, np.nan, 1
     means = rng.choice(difference, (draws, len(difference))).mean(1)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(difference.mean()), float(low), float(high), len(difference)

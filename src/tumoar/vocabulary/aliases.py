@@ -88,8 +88,9 @@ def rename(
         if name in out:
             raise _ambiguous(name, [name, name])
         exact = own.get(name.strip().casefold())
-        alias = None if exact else canonical_name(name)
-        out[name] = given.get(name) or exact or (None if alias in given.values() else alias)
+        alias = exact if exact == name else exact or canonical_name(name)
+        is_taken = alias != name and alias in given.values()
+        out[name] = given.get(name) or (None if is_taken else alias)
     for target in {v for v in out.values() if v is not None}:
         found = [name for name, new in out.items() if new == target]
         if len(found) > 1:
@@ -107,11 +108,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _ambiguous(target: str, found: Sequence[str]) -> UsageError:
+    best = target if target in found else found[0]
     return UsageError(
         "map",
         f"{len(found)} structures stand for {printable(target)}",
         found=_listed(found),
-        do=f"say which one with --map '{printable(found[0])}={printable(target)}', or rename the others",
+        do=f"say which one with --map '{printable(best)}={printable(target)}', or rename the others",
     )
 
 

@@ -7,6 +7,7 @@ interface (docs/errors.md); code 1 is left for faults of our own.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 
 class TumoarError(Exception):
@@ -107,7 +108,14 @@ def printable(text: str) -> str:
 
 def plain_name(path: str) -> str:
     """The last part of a path, fit to be shown."""
-    return printable(path.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1])
+    return printable(path.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]) or printable(path)
+
+
+def listed(names: Iterable[str], most: int = 12) -> str:
+    """Names in a sentence; of very many, the first ones."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
 
 
 def not_written(what: str, error: OSError, file: object = None) -> OutputError:

@@ -175,11 +175,14 @@ def tidy(out: Path) -> None:
     Only for whoever holds the lock of the output.
     """
     left = re.compile(rf"\.{re.escape(out.name)}\.({OLD})?[0-9a-f]{{32}}")
-    for path in [p for p in out.parent.iterdir() if left.fullmatch(p.name)]:
-        if f".{OLD}" in path.name and not out.exists():
-            os.rename(path, out)
-        else:
-            _remove(path)
+    try:
+        for path in [p for p in out.parent.iterdir() if left.fullmatch(p.name)]:
+            if f".{OLD}" in path.name and not path.is_symlink() and not out.exists():
+                os.rename(path, out)
+            else:
+                _remove(path)
+    except OSError as error:
+        raise not_written("cannot tidy up beside the output", error, out) from error
 
 
 def _remove(path: Path) -> None:

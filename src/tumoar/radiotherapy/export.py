@@ -46,7 +46,7 @@ def export(
     notes = [] if is_checked else [UNCHECKED]
     notes += [note for row in manifest["volumes"] if (note := _changed(row, rois, grid_of(series)[0]))]
     key = manifest.get("key", "")
-    with added(out) as work:
+    with added(out, manifest) as work:
         folder = work / FOLDER
         folder.mkdir()
         if rtstruct:

@@ -94,7 +94,9 @@ def test_what_is_closed_to_us_is_refused_in_one_sentence_without_its_folder(
     folder.mkdir(parents=True)
     allowed = os.access
     monkeypatch.setattr(os, "access", lambda path, *rest: "closed" not in str(path) and allowed(path, *rest))
-    words = {"report": ("report", folder), "segment": ("segment", "--t1c", "x", "-o", folder, "--dry-run")}[command]
+    words = {"report": ("report", folder), "segment": ("segment", "--t1c", "x", "-o", folder, "--dry-run")}[
+        command
+    ]
     _, told = call(capfd, *words)
     assert "MUELLER" not in told
 

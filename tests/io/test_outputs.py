@@ -157,7 +157,12 @@ def test_a_link_is_neither_followed_nor_replaced(tmp_path, target, overwrite):
 
 def test_links_in_a_circle_are_refused(tmp_path):
     (tmp_path / "circle").symlink_to("circle")
-    for place, given in (("circle", "scan"), ("circle/out", "scan"), ("out", "circle"), ("out", "circle/scan")):
+    for place, given in (
+        ("circle", "scan"),
+        ("circle/out", "scan"),
+        ("out", "circle"),
+        ("out", "circle/scan"),
+    ):
         with pytest.raises(TumoarError, match=r"E(12-link|2-output|3-B1) "):
             require_place(tmp_path / place, [tmp_path / given])
 

@@ -194,7 +194,9 @@ def plan_lines(
             continue
         if subject.problem:
             what, bad = subject.problem, bad + 1
-        elif (there := state_of_result(subject, order)) == "damaged" or (there == "whole" and not order.overwrite):
+        elif (there := state_of_result(subject, order)) == "damaged" or (
+            there == "whole" and not order.overwrite
+        ):
             what = WHAT[there]
         else:
             what, new = "continue" if has_checkpoints(subject, order) else "run", new + 1

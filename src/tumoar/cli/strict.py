@@ -20,7 +20,7 @@ class StrictCommand(TyperCommand):
             # A path is looked at where it is opened, and refused as all files are; typer would show its folder.
             described = getattr(param, "type_descriptor", None)
             for place in (getattr(param, "type", None), getattr(described, "parameter_info", None)):
-                if hasattr(place, "readable"):
+                if place is not None and hasattr(place, "readable"):
                     place.readable = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

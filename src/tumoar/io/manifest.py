@@ -74,7 +74,8 @@ def added(out: Path, seen: Mapping[str, Any] | None = None, **more: Any) -> Iter
     """A folder to write to: its files join a finished result when the block ends well, with `more` beside.
 
     `seen` is the manifest of the result that they were made from: another one, which may have taken its place
-    meanwhile, is refused. The manifest names what is coming before anything is moved, so that the result is valid at every moment.
+    meanwhile, is refused. The manifest names what is coming before anything is moved, so that the result is
+    valid at every moment.
     """
     out = absolute(out)
     work = out / f".{uuid.uuid4().hex}"

@@ -1,4 +1,4 @@
-"""Stopped from outside, by Ctrl-C, SIGTERM or a terminal that was closed: a sentence, and an end that cannot get lost."""
+"""Stopped by Ctrl-C, SIGTERM or a closed terminal: a sentence, and an end that cannot get lost."""
 
 from __future__ import annotations
 

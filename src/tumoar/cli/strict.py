@@ -17,7 +17,7 @@ class StrictCommand(TyperCommand):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for param in self.params:
-            # A path is looked at where it is opened, and refused as all files are; typer would show its folder.
+            # A path is refused where it is opened, as all files are; typer would show its folder.
             described = getattr(param, "type_descriptor", None)
             for place in (getattr(param, "type", None), getattr(described, "parameter_info", None)):
                 if place is not None and hasattr(place, "readable"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -23,6 +24,15 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     with pytest.raises(OutputError, match="E9-B58"), locked(tmp_path / "out"):
         pass
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_disk_without_locks_is_not_called_busy(tmp_path, monkeypatch):
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    with pytest.raises(OutputError, match="E9-B58 cannot lock the output"), locked(tmp_path / "out"):
+        pass
 
 
 def contender(out, number, begin, hold):

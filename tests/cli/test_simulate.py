@@ -46,6 +46,24 @@ def test_no_tumor(label_file, tmp_path):
     assert not read_nifti(tmp_path / "truth_tumor.nii.gz").data.any()
 
 
+@pytest.mark.parametrize("core_ml", [1e-300, 0.01, 301.0, 1e300])
+def test_a_tumor_too_small_to_see_or_too_large_for_a_head_is_refused(label_file, tmp_path, core_ml):
+    with pytest.raises(UsageError, match=r"E2-core .*0.1 to 300 ml"):
+        simulate(tmp_path / "out", labels=label_file, core_ml=core_ml)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_contrast_given_twice_is_refused(label_file, tmp_path):
+    with pytest.raises(UsageError, match="E2-contrast T1c is given twice"):
+        simulate(tmp_path / "out", contrast=["T1c", "t1c"], labels=label_file)
+
+
+def test_a_head_without_white_matter_has_no_place_for_a_tumor(tmp_path):
+    write_nifti(tmp_path / "labels.nii.gz", np.zeros((40, 40, 40), np.uint8), Grid((40, 40, 40), np.eye(4)))
+    with pytest.raises(UnreadableFileError, match=r"E3-labels-unknown .*no white matter"):
+        simulate(tmp_path / "out", labels=tmp_path / "labels.nii.gz")
+
+
 def test_refusals(label_file, tmp_path):
     with pytest.raises(UsageError, match="PET"):
         simulate(tmp_path / "out", contrast=["PET"], labels=label_file)

@@ -25,6 +25,19 @@ time.sleep(100)
 STRIKES = {"in a finalizer": "Dying()", "anywhere": "os.kill(os.getpid(), {number})"}
 
 
+def test_nohup_keeps_a_run_alive():
+    program = """
+import os, signal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+from tumoar.cli.stop import end_when_stopped
+end_when_stopped("stopped")
+os.kill(os.getpid(), signal.SIGHUP)
+print("alive")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "alive\n")
+
+
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("place", STRIKES)

@@ -3,7 +3,7 @@
 import pytest
 
 from tumoar.cohort.plan import checked, select
-from tumoar.cohort.subjects import find_subjects
+from tumoar.cohort.subjects import Subject, find_subjects
 from tumoar.vocabulary.errors import UsageError
 
 
@@ -107,3 +107,9 @@ def test_selection_by_label_session_and_number(tmp_path):
     for wrong in ((["9"], [], None), ([], ["z"], None), ([], [], 4), ([], [], -1)):
         with pytest.raises(UsageError, match="E2-B61 no su"):
             select(found, *wrong)
+
+
+def test_a_session_that_nobody_has_is_refused_beside_one_that_somebody_has():
+    who = [Subject("01", "1"), Subject("02", "2")]
+    with pytest.raises(UsageError, match=r"E2-B61 no such session \| found: 9"):
+        select(who, [], ["1", "ses-9"], None)

@@ -9,8 +9,8 @@ import pytest
 from small_cohort import order, subjects, turns
 
 from tumoar.cohort import supervise as module
-from tumoar.cohort.supervise import fingerprint, supervise
-from tumoar.vocabulary.errors import UnreadableFileError
+from tumoar.cohort.supervise import Usage, _ended, fingerprint, supervise
+from tumoar.vocabulary.errors import ResourceError, UnreadableFileError
 
 
 @pytest.fixture(autouse=True)
@@ -135,3 +135,30 @@ def test_fingerprints_are_of_contents(tmp_path):
     assert fingerprint(tmp_path / "a") != one
     with pytest.raises(UnreadableFileError):
         fingerprint(tmp_path / "gone.nii.gz")
+
+
+def test_a_pipe_in_place_of_a_log_is_not_waited_for(tmp_path):
+    (who,) = subjects(tmp_path / "in", {"01": "good"})
+    asked = order(tmp_path / "out")
+    asked.log(who.name, ".txt").parent.mkdir()
+    os.mkfifo(asked.log(who.name, ".txt"))
+    assert supervise(who, asked).state == "done"
+
+
+def test_names_that_are_no_text_are_no_fault(tmp_path):
+    (tmp_path / os.fsdecode(b"a\xff.dcm")).write_text("x")
+    one = fingerprint(tmp_path)
+    (tmp_path / os.fsdecode(b"a\xff.dcm")).rename(tmp_path / os.fsdecode(b"a\xfe.dcm"))
+    assert fingerprint(tmp_path) != one
+
+
+def test_a_folder_of_too_many_files_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("tumoar.cohort.supervise.MOST_FILES", 3)
+    for number in range(5):
+        (tmp_path / str(number)).write_text("x")
+    with pytest.raises(ResourceError, match="E10-files more than 3 files"):
+        fingerprint(tmp_path)
+
+
+def test_every_signal_has_a_name():
+    assert all(str(number) in _ended(-number, "", Usage()).reason for number in range(1, 65))

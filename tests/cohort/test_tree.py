@@ -13,9 +13,10 @@ from small_result import small_result
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import find_subjects
 from tumoar.cohort.tree import begin_tree, publish_tree
+from tumoar.io.manifest import read_manifest, write_manifest
 from tumoar.io.nifti import read_nifti
 from tumoar.result.folder import Options, write_result
-from tumoar.vocabulary.errors import UsageError
+from tumoar.vocabulary.errors import IntegrityError, UsageError
 
 BESIDE = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 VALIDATOR = shutil.which("bids-validator-deno", path=BESIDE)
@@ -114,3 +115,49 @@ def test_the_validator_finds_nothing_wrong(study):
     )
     issues = json.loads(told.stdout)["issues"]["issues"]
     assert {i["code"] for i in issues} <= {"TOO_FEW_AUTHORS"}
+
+
+@pytest.mark.parametrize("name", ["sub-01_space-T1c_label-GTV_mask.nii.gz", "notes.txt", "more/own.nii.gz"])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_what_a_reader_has_corrected_or_added_is_never_replaced(study, name, is_new):
+    who, order = study
+    anat = Path(order.out) / "sub-01" / "anat"
+    (anat / name).parent.mkdir(exist_ok=True)
+    (anat / name).unlink(missing_ok=True)
+    (anat / name).write_text("corrected by hand")
+    if is_new:
+        change_result(order.result("sub-01"))
+    if is_new or "GTV" in name:
+        with pytest.raises(IntegrityError, match=r"E12-B57 .*did not write"):
+            publish_tree(who[0], order)
+    else:
+        publish_tree(who[0], order)  # the rest is in its place
+    assert (anat / name).read_text() == "corrected by hand"
+
+
+def test_a_new_result_replaces_the_one_before_in_the_tree(study):
+    who, order = study
+    change_result(order.result("sub-01"))
+    publish_tree(who[0], order)
+    assert (Path(order.out) / "sub-01/anat/sub-01_space-T1c_label-GTV_mask.nii.gz").read_text() == "another"
+
+
+def change_result(folder):
+    """As if it had been computed again from other images."""
+    manifest = read_manifest(folder)
+    (folder / "structures" / "GTV.nii.gz").unlink()
+    (folder / "structures" / "GTV.nii.gz").write_text("another")
+    write_manifest(folder, {name: value for name, value in manifest.items() if name != "files"})
+
+
+def test_what_others_say_of_the_dataset_is_kept(study):
+    _, order = study
+    out = Path(order.out)
+    (out / "README").write_text("who may use this")
+    (out / ".bidsignore").write_text("mine\n")
+    card = json.loads((out / "dataset_description.json").read_text()) | {"Authors": ["A"], "License": "CC0"}
+    (out / "dataset_description.json").write_text(json.dumps(card))
+    begin_tree(order)
+    assert (out / "README").read_text() == "who may use this"
+    assert (out / ".bidsignore").read_text() == "mine\n"
+    assert json.loads((out / "dataset_description.json").read_text()) == card

@@ -1,8 +1,11 @@
 """Checkpoints: what goes in comes out, damage is noticed, foreign ones are refused."""
 
+import os
+
 import numpy as np
 import pytest
 
+from tumoar.io import checkpoint
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.vocabulary.errors import IntegrityError, OutputError
 
@@ -55,3 +58,30 @@ def test_unwritable_folder_is_said(tmp_path):
     blocked.write_text("")
     with pytest.raises(OutputError, match="E9-B58"):
         Checkpoints(blocked / "c", KEY).save("fit", arrays(5))
+
+
+def test_a_link_in_the_folder_is_not_written_through(tmp_path):
+    (tmp_path / "c").mkdir()
+    (tmp_path / "precious").write_text("keep")
+    (tmp_path / "c" / "fit.part").symlink_to(tmp_path / "precious")
+    (tmp_path / "c" / "fit.ckpt").symlink_to(tmp_path / "precious")
+    keeper = Checkpoints(tmp_path / "c", KEY)
+    keeper.save("fit", arrays(5))
+    assert (tmp_path / "precious").read_text() == "keep"
+    assert keeper.load("fit") is not None
+
+
+def test_a_pipe_in_the_folder_is_not_waited_for(tmp_path):
+    (tmp_path / "c").mkdir()
+    os.mkfifo(tmp_path / "c" / "fit.part")
+    Checkpoints(tmp_path / "c", KEY).save("fit", arrays(5))
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_checkpoints_of_somebody_else_are_not_read(tmp_path, monkeypatch, kind):
+    keeper = Checkpoints(tmp_path / "c", KEY)
+    keeper.save("fit", arrays(5))
+    whose = tmp_path / "c" if kind == "folder" else tmp_path / "c" / "fit.ckpt"
+    monkeypatch.setattr(checkpoint, "owner", lambda path: 12345 if path == whose else os.geteuid())
+    with pytest.raises(IntegrityError, match=r"E12-B60 .*somebody else"):
+        keeper.load("fit")

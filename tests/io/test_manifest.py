@@ -95,6 +95,8 @@ def test_an_edited_manifest_is_refused(out):
         ({"notes": ["B20"]}, "notes"),
         ({"inputs": [{"contrast": "a/b"}]}, "contrast"),
         ({"format": "other program"}, "format"),
+        ({"files": {"a" * 5000: "0" * 64}}, "too long"),
+        ({"coming": {"ü" * 130: "0" * 64}}, "too long"),
     ],
 )
 def test_a_manifest_outside_its_schema_is_refused(out, changes, found):

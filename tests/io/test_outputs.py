@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tumoar.io.manifest import published, read_manifest, write_manifest
-from tumoar.io.outputs import new_folder, require_new_model, require_place
+from tumoar.io.outputs import LONGEST, new_folder, require_new_model, require_place
 from tumoar.vocabulary.errors import IntegrityError, OutputError, TumoarError, UsageError
 
 KIND = "set of scores"
@@ -141,3 +141,91 @@ def test_a_model_replaces_no_file(tmp_path):
     (tmp_path / "model.npz").symlink_to(tmp_path / "nowhere")
     with pytest.raises(IntegrityError, match="E12-B57 the model would replace a file"):
         require_new_model(tmp_path / "model.npz")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("target", ["empty", "out"])
+def test_a_link_is_neither_followed_nor_replaced(tmp_path, target, overwrite):
+    (tmp_path / "empty").mkdir()
+    before = everything(result(tmp_path / "out"))
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with pytest.raises(IntegrityError, match=r"E12-link .*leads elsewhere"):
+        require_place(tmp_path / "link", overwrite=overwrite)
+    assert (tmp_path / "link").is_symlink()
+    assert everything(tmp_path / "out") == before
+
+
+def test_links_in_a_circle_are_refused(tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    for place, given in (
+        ("circle", "scan"),
+        ("circle/out", "scan"),
+        ("out", "circle"),
+        ("out", "circle/scan"),
+    ):
+        with pytest.raises(TumoarError, match=r"E(12-link|2-output|3-B1) "):
+            require_place(tmp_path / place, [tmp_path / given])
+
+
+def test_a_mount_point_is_refused_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr("os.path.ismount", lambda path: Path(path).name == "disk")
+    with pytest.raises(UsageError, match=r"E2-output .*whole disk.*-o .*disk/result"):
+        require_place(tmp_path / "disk")
+    require_place(tmp_path / "disk" / "result")
+
+
+@pytest.mark.parametrize("name", ["n" * 225, "ü" * 112, "n" * 255, "n" * 5000])
+def test_a_name_too_long_to_publish_is_refused_before_the_work(tmp_path, name):
+    with pytest.raises(UsageError, match="E2-output the name of the output is too long"):
+        require_place(tmp_path / name)
+
+
+def test_the_longest_name_can_be_published_and_replaced(tmp_path):
+    out = tmp_path / ("n" * LONGEST)
+    require_place(out)
+    for kind in (KIND, KIND):
+        with new_folder(out, kind, overwrite=True) as work:
+            (work / "a.tsv").write_text("x")
+
+
+def test_a_folder_that_is_closed_to_us_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "closed").mkdir()
+
+    def closed(path):
+        raise PermissionError(13, "closed")
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(OutputError, match="E9-B58 cannot look into the output folder"):
+        require_place(tmp_path / "closed")
+
+
+def test_a_current_folder_that_is_gone_hinders_only_relative_names(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    require_place(tmp_path / "out", [tmp_path / "scan"])
+    with pytest.raises(UsageError, match="E2-folder the current folder is gone"):
+        require_place(Path("out"))
+    with pytest.raises(UsageError, match="E2-folder the current folder is gone"):
+        require_place(tmp_path / "out", ["scan"])
+
+
+def test_a_parent_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
+    def closed(path):
+        raise PermissionError(13, "closed")
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(OutputError, match="E9-B58 cannot tidy up"), new_folder(tmp_path / "out", KIND):
+        pass
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_link_beside_the_output_is_not_taken_for_an_older_result(tmp_path):
+    (tmp_path / "scans").mkdir()
+    (tmp_path / "scans" / "t1c").write_text("x")
+    (tmp_path / f".out.old-{'0' * 32}").symlink_to(tmp_path / "scans")
+    with new_folder(tmp_path / "out", KIND) as work:
+        (work / "a.tsv").write_text("x")
+    assert not (tmp_path / "out").is_symlink()
+    assert everything(tmp_path / "scans") == {Path("t1c"): b"x"}

@@ -26,7 +26,7 @@ OURS = (
 NOWHERE = "-"
 WHAT = {
     "whole": "has a result: skipped if it is of the same images and flags",
-    "damaged": "has a damaged result: not run until --overwrite",
+    "damaged": "has a damaged result: not run until its folder in results is removed",
 }
 """What the plan says of a subject that has a result."""
 
@@ -188,12 +188,15 @@ def plan_lines(
 
     rows = [("index", "name", "contrasts", "plan")]
     new = bad = 0
+    names = {subject.name for subject in chosen}
     for number, subject in enumerate(everybody):
-        if subject not in chosen:
+        if subject.name not in names:
             continue
         if subject.problem:
             what, bad = subject.problem, bad + 1
-        elif not order.overwrite and (there := state_of_result(subject, order)) != "none":
+        elif (there := state_of_result(subject, order)) == "damaged" or (
+            there == "whole" and not order.overwrite
+        ):
             what = WHAT[there]
         else:
             what, new = "continue" if has_checkpoints(subject, order) else "run", new + 1

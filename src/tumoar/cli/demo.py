@@ -48,7 +48,15 @@ def demo(
         require_memory(case, model, None)
         stamps = ("demo: a synthetic patient",) + (() if full else ("fast: fewer sweeps than by default",))
         config = Config() if full else FAST
-        request = Request(output, config, seed, overwrite=overwrite, threads=threads, stamps=stamps)
+        request = Request(
+            output,
+            config,
+            seed,
+            resume=not overwrite,
+            overwrite=overwrite,
+            threads=threads,
+            stamps=stamps,
+        )
         result = execute(case, model, request, watch)
         if result is not None:
             finished(result, output, watch)

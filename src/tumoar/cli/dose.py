@@ -49,6 +49,7 @@ def dose(
 ) -> None:
     """Dose-volume histograms: D5, D50, D95, D0.03cc, mean; a traffic light of limits."""
     from tumoar.io.dose import load_dose
+    from tumoar.io.manifest import read_manifest
     from tumoar.io.outputs import require_empty
     from tumoar.radiotherapy.structures import TARGETS, dosed
     from tumoar.vocabulary.aliases import parse_map
@@ -59,6 +60,7 @@ def dose(
     bounds = _limits(limits)
     pairs = parse_map(names or [], [*TARGETS, *(limit.structure for limit in bounds)])
     given = load_dose(dose, fractions=fractions)
+    seen = read_manifest(structures) if structures.is_dir() else None
     found = dosed(structures, given.image, given.person, pairs)
     other = dosed(reference, given.image, given.person, pairs) if reference is not None else None
     ours, theirs = found.structures, other.structures if other else ()
@@ -90,7 +92,7 @@ def dose(
         "dose.tsv": rows,
         "limits.tsv": [_doubted(v, doubts) for v in verdicts],
     }
-    _write(output, structures, tables, ours, theirs, inputs, overwrite=overwrite)
+    _write(output, (structures, seen), tables, ours, theirs, inputs, overwrite=overwrite)
 
 
 def _limits(path: Path | None) -> tuple[Limit, ...]:
@@ -214,7 +216,7 @@ def _tell_unmatched(verdicts: Sequence[Verdict], found: Sequence[Dosed], *, is_o
 
 def _write(
     folder: Path | None,
-    result: Path,
+    place: tuple[Path, Mapping[str, Any] | None],
     tables: Mapping[str, Sequence[Mapping[str, Any]]],
     ours: Sequence[Dosed],
     theirs: Sequence[Dosed],
@@ -234,8 +236,9 @@ def _write(
     curves, references = (
         [curve(i.name, i.color, i.found, top) for i in side if i.found.dvh.volume] for side in (ours, theirs)
     )
-    place = added(result) if folder is None else new_folder(folder, KIND, given, overwrite=overwrite)
-    with place as work:
+    result, seen = place
+    writes = added(result, seen) if folder is None else new_folder(folder, KIND, given, overwrite=overwrite)
+    with writes as work:
         for name, rows in tables.items():
             write_table(work / name, rows)
         picture([work / name for name in PICTURES], curves, references)

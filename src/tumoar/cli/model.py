@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tumoar.cli.strict import StrictCommand
 from tumoar.vocabulary.errors import printable
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ model = typer.Typer(
 ModelFile = Annotated[Path, typer.Argument(help="A model file (.npz).", show_default=False)]
 
 
-@model.command()
+@model.command(cls=StrictCommand)
 def info(path: ModelFile) -> None:
     """Show what a model file holds."""
     from tumoar.io.store import load_sections, section_atlas
@@ -32,7 +33,7 @@ def info(path: ModelFile) -> None:
         _describe(section_atlas(sections, path))
 
 
-@model.command()
+@model.command(cls=StrictCommand)
 def verify(path: ModelFile) -> None:
     """Check a model file: digest, sizes, what its content means, and whether it can be fitted."""
     from tumoar.io.models import require_working
@@ -45,7 +46,7 @@ def verify(path: ModelFile) -> None:
         typer.echo(f"not a whole model: {', '.join(lacking)} missing (see `tumoar train combine`)")
 
 
-@model.command()
+@model.command(cls=StrictCommand)
 def import_samseg(
     folder: Annotated[
         Path, typer.Argument(help="Folder with a SAMSEG atlas and its tables.", show_default=False)

@@ -16,8 +16,8 @@ def report(
     from tumoar.report import read_page, render
     from tumoar.result.folder import REPORT, added, read_manifest
 
-    read_manifest(folder)
+    manifest = read_manifest(folder)
     page = render(read_page(folder / REPORT))
-    with added(folder) as work:
+    with added(folder, manifest) as work:
         (work / REPORT).write_text(page, encoding="utf-8")
     typer.echo(f"{absolute(folder).name}/{REPORT}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import resource
 import shutil
@@ -40,7 +41,7 @@ from tumoar.result.folder import MANIFEST, Options, read_manifest, status, write
 from tumoar.result.segmentation import Segmentation
 from tumoar.version import __version__
 from tumoar.vocabulary.config import Config
-from tumoar.vocabulary.errors import GeometryError, IntegrityError, ResourceError, UsageError
+from tumoar.vocabulary.errors import GeometryError, IntegrityError, OutputError, ResourceError, UsageError
 
 BLAS_BYTES = 256 * 1024**2
 """More than OpenBLAS takes for its buffers."""
@@ -82,6 +83,9 @@ def execute(
             return None
         if request.overwrite:
             shutil.rmtree(folder, ignore_errors=True)
+            if os.path.lexists(folder):
+                do = "remove it by hand, or choose another output folder"
+                raise OutputError("B58", "cannot remove the interrupted run", file=folder, do=do)
         elif folder.exists() and not request.resume:
             raise UsageError(
                 "resume",
@@ -139,7 +143,12 @@ def run_key(case: Case, model: Model, request: Request, given: Given | None) -> 
     digest.update(case.grid.affine.tobytes())
     for extra in (case.excluded, *((given.z, given.y) if given else ())):
         digest.update(b"-" if extra is None else extra.tobytes())
+    for image in case.inputs:  # the result lies on their voxels
+        digest.update(image.grid.affine.tobytes())
+        digest.update(image.to_reference.tobytes())
     about = {
+        "inputs": [(i.name, *i.grid.shape, frame_digest(i.grid.frame)) for i in case.inputs],
+        "reference": case.reference,
         "contrasts": [c.name for c in case.contrasts],
         "stripped": case.skull_stripped,
         "model": dict(model.sha256),

@@ -121,6 +121,9 @@ def segment(
         files[name] = path
     if not files:
         raise UsageError("images", "no image given", do="give at least one, say --t1c FILE --flair FILE")
+    if resume and overwrite:
+        do = "continue the interrupted run with --resume, or start anew with --overwrite"
+        raise UsageError("options", "--resume and --overwrite at once", do=do)
     changes = {"samples": samples, "burn_in": burn_in}
     settings = resolve(config, fast=fast, tumor=not no_tumor, prior=prior, chains=chains, gibbs=changes)
 
@@ -194,6 +197,8 @@ def segment(
             finished(result, output, watch)
         if ablate and result is not None:
             ablate_contrasts(result[0], request, chosen, watch)
+        elif ablate:
+            watch.say("no ablation of a result that was done already: it needs a run with --overwrite")
     if strict and (doubts or read_manifest(output)["status"] != "OK"):
         raise typer.Exit(NEEDS_REVIEW)
 

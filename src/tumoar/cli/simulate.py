@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tumoar.geometry.image import Grid
 
 KIND = "simulation"
+SMALLEST, LARGEST = 0.1, 300.0  # ml
 
 
 def simulate(
@@ -55,6 +56,11 @@ def simulate(
         if name.lower() not in known:
             do = f"use one of {', '.join(known.values())}"
             raise UsageError("contrast", f"contrast '{name}' cannot be simulated", do=do)
+        if [known[other.lower()] for other in names if other.lower() in known].count(known[name.lower()]) > 1:
+            raise UsageError("contrast", f"{known[name.lower()]} is given twice", do="give it once")
+    if core_ml != 0 and not SMALLEST <= core_ml <= LARGEST:
+        do = f"use {SMALLEST:g} to {LARGEST:g} ml, or 0 for no tumor"
+        raise UsageError("core", "no such tumor core can be drawn", found=f"{core_ml:g} ml", do=do)
     given = [path for path in (labels, atlas) if path is not None]
     require_empty(output, given, overwrite=overwrite, kind=KIND)
     table = default_labels()
@@ -62,6 +68,11 @@ def simulate(
     label_map, grid = _read(labels) if labels else _drawn(atlas, rng_head)
     tumor = None
     if core_ml > 0:
+        if not (label_map == table.indices[table.l("white matter")]).any():
+            do = "give another one, or --core-ml 0"
+            raise UnreadableFileError(
+                "labels-unknown", "the label map has no white matter for a tumor", file=labels, do=do
+            )
         blob = draw_blob(rng_tumor, core_ml=core_ml, spacing=float(grid.spacing.mean()))
         tumor = draw_place(blob, label_map, table, rng_tumor)
     thick = (float(grid.spacing[0]), float(grid.spacing[1]), slices)

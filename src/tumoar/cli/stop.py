@@ -1,4 +1,4 @@
-"""Stopped from outside, by Ctrl-C or SIGTERM: a sentence, and an end that cannot get lost."""
+"""Stopped by Ctrl-C, SIGTERM or a closed terminal: a sentence, and an end that cannot get lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-STOPS = (signal.SIGINT, signal.SIGTERM)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN = 0.01
 """Seconds until an end that got lost is tried once more."""
 
@@ -44,4 +44,5 @@ def end_when_stopped(words: str, *, once: bool = False) -> None:
         end()
 
     for stop in STOPS:
-        signal.signal(stop, leave)
+        if stop != signal.SIGHUP or signal.getsignal(stop) != signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(stop, leave)

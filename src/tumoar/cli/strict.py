@@ -14,6 +14,15 @@ from tumoar.vocabulary.errors import UsageError
 class StrictCommand(TyperCommand):
     """A command that refuses an option given twice, of which otherwise the last would count in silence."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for param in self.params:
+            # A path is refused where it is opened, as all files are; typer would show its folder.
+            described = getattr(param, "type_descriptor", None)
+            for place in (getattr(param, "type", None), getattr(described, "parameter_info", None)):
+                if place is not None and hasattr(place, "readable"):
+                    place.readable = False
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words of a command."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))

@@ -96,6 +96,9 @@ def select(
     if unknown:
         raise UsageError("B61", "no such subject", found=", ".join(sorted(unknown)), do="see --dry-run")
     times = {session.removeprefix("ses-") for session in sessions}
+    nobodys = times - {s.session for s in subjects}
+    if nobodys:
+        raise UsageError("B61", "no such session", found=", ".join(sorted(nobodys)), do="see --dry-run")
     out = [s for s in subjects if (not wanted or s.label in wanted) and (not times or s.session in times)]
     if not out:
         raise UsageError("B61", "no such session", found=", ".join(sorted(times)), do="see --dry-run")

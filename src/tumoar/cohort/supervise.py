@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -23,6 +24,7 @@ from tumoar.cohort.plan import Order, cores
 from tumoar.cohort.private import without_names
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.tree import publish_tree, require_own_places
+from tumoar.io.dicom_folder import MOST_FILES
 from tumoar.io.files import read_bytes
 from tumoar.io.manifest import added, digest_of_file, read_manifest, replace_text
 from tumoar.version import __version__
@@ -186,11 +188,13 @@ def fingerprint(path: Path) -> str:
             return digest_of_file(place)
         if not place.is_dir():
             raise UnreadableFileError("B1", "cannot read the image: no such file", file=path)
-        files = sorted(p for p in place.rglob("*") if p.is_file())
+        files = sorted(islice((p for p in place.rglob("*") if p.is_file()), MOST_FILES + 1))
+        if len(files) > MOST_FILES:
+            raise ResourceError("files", f"more than {MOST_FILES} files in this folder", do="give one study")
         listed = [path.name, *(f"{p.relative_to(place)} {digest_of_file(p)}" for p in files)]
     except OSError as error:
         raise UnreadableFileError("B1", "cannot read the image", file=path) from error
-    return hashlib.sha256("\n".join(listed).encode()).hexdigest()
+    return hashlib.sha256(os.fsencode("\n".join(listed))).hexdigest()
 
 
 def _request(subject: Subject, order: Order) -> str:
@@ -213,7 +217,9 @@ def _attempt(subject: Subject, order: Order, attempt: int, tell: Tell, stopped: 
     environment = os.environ | dict.fromkeys((*_THREADS, _ITK_THREADS), threads)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "wb" if attempt == 1 else "ab") as file:
+        if attempt == 1:
+            log.unlink(missing_ok=True)  # a pipe in its place would be waited for
+        with open(log, "xb" if attempt == 1 else "ab") as file:
             begin = file.tell()
             child = subprocess.Popen(
                 _command(subject, order),
@@ -302,7 +308,8 @@ def _ended(code: int, refusal: str, used: Usage) -> End:
     if code == 0:
         return End(code, "", used)
     if code < 0:
-        return End(code, f"ended by signal {-code} ({signal.Signals(-code).name})", used, is_final=False)
+        names = {s.value: f" ({s.name})" for s in signal.Signals}  # real-time signals have none
+        return End(code, f"ended by signal {-code}{names.get(-code, '')}", used, is_final=False)
     return End(code, refusal or f"ended with code {code}", used, is_final=code not in MAY_HELP)
 
 

@@ -15,10 +15,12 @@ from tumoar.cohort.names import LOGS, RESULTS, case_name, tree_names
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
 from tumoar.io.files import read_text, require_own
-from tumoar.io.manifest import MANIFEST, digest_of_file, published, read_manifest, replace_text
+from tumoar.io.manifest import MANIFEST, digest_of_file, digests, published, read_manifest, replace_text
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, TumoarError, UsageError, not_written
 
+WRITTEN = ".files.json"
+"""End of the name of a list of what we have put into the tree, among the logs."""
 BIDS_VERSION = "1.10.0"
 DESCRIPTION = "dataset_description.json"
 IGNORED = f"{RESULTS}\n{LOGS}\ngroup.*\n"
@@ -47,6 +49,7 @@ def begin_tree(order: Order) -> None:
     out = Path(order.out)
     if order.raw is not None and os.path.realpath(out) == os.path.realpath(order.raw):
         raise UsageError("output", "the output is the dataset itself", do="give another folder")
+    there: dict[str, Any] = {}
     try:
         if os.path.lexists(out / DESCRIPTION):
             there = json.loads(read_text(out / DESCRIPTION, "the description of the output"))
@@ -65,17 +68,16 @@ def begin_tree(order: Order) -> None:
         "License": "n/a",
         "GeneratedBy": [{"Name": "tumoar", "Version": __version__}],
     }
+    description = there | description | {name: there[name] for name in ("Name", "License") if name in there}
     if links_to_raw(order):
         raw = os.path.relpath(str(order.raw), out)
         description |= {"SourceDatasets": [{"URL": raw}], "DatasetLinks": {"raw": raw}}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, text in (
-            (DESCRIPTION, json.dumps(description, indent=1) + "\n"),
-            ("README", README),
-            (".bidsignore", IGNORED),
-        ):
-            if not (out / name).is_file() or (out / name).read_bytes() != text.encode():
+        if there != description:
+            replace_text(out / DESCRIPTION, json.dumps(description, indent=1) + "\n")
+        for name, text in (("README", README), (".bidsignore", IGNORED)):
+            if not (out / name).is_file():  # what others have written there is theirs
                 replace_text(out / name, text)
         for folder in (RESULTS, LOGS):
             require_own(out, out / folder)
@@ -101,7 +103,10 @@ def publish_tree(subject: Subject, order: Order) -> None:
     if all(_is_same(result / source, out / target, files[source]) for source, target in names.items()):
         return
     require_own_places(subject, order)
-    with published(_top(subject, order), "the tree") as work:
+    top = _top(subject, order)
+    written = _written(subject, order) | set(files.values())
+    _require_untouched(top, written)
+    with published(top, "the tree") as work:
         for source, target in names.items():
             path = work / Path(target).name
             _link(result / source, path)
@@ -109,6 +114,31 @@ def publish_tree(subject: Subject, order: Order) -> None:
                 suffix = path.name.removesuffix(".nii.gz").rpartition("_")[2]
                 card = json.dumps(_card(subject, order, suffix, reference), indent=1) + "\n"
                 path.with_name(path.name.replace(".nii.gz", ".json")).write_text(card, encoding="utf-8")
+        # Before the files are in their place, so that they can always be told from those of others.
+        listed = sorted(written | set(digests(work).values()))
+        replace_text(order.log(subject.name, WRITTEN), json.dumps(listed, indent=1) + "\n")
+
+
+def _written(subject: Subject, order: Order) -> set[str]:
+    """SHA-256 of every file that we have put into a subject's part of the tree, as far as it is known."""
+    try:
+        listed = json.loads(read_text(order.log(subject.name, WRITTEN), "the list of files"))
+        return {digest for digest in listed if isinstance(digest, str)}
+    except (TumoarError, ValueError, TypeError, RecursionError):
+        return set()
+
+
+def _require_untouched(top: Path, written: set[str]) -> None:
+    """Refuse to replace a folder of the tree in which somebody has changed or added a file."""
+    for path in sorted(top.rglob("*")):
+        is_file = path.is_file() and not path.is_symlink()
+        if not (digest_of_file(path) in written if is_file else path.is_dir() and not path.is_symlink()):
+            raise IntegrityError(
+                "B57",
+                "the tree holds a file that tumoar did not write, or that was changed",
+                file=path,
+                do="move it elsewhere, then run the cohort again",
+            )
 
 
 def _top(subject: Subject, order: Order) -> Path:

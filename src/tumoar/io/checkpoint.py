@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import tempfile
 import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class Checkpoints:
         temporary = path.with_suffix(".part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "wb") as file:
+            temporary.unlink(missing_ok=True)  # left by a killed run, or a link that somebody has put there
+            with open(temporary, "xb") as file:
                 file.write(head)
                 file.write(content)
                 file.flush()
@@ -64,6 +66,7 @@ class Checkpoints:
             raise not_written("cannot write a checkpoint", error) from error
 
     def _read(self, path: Path) -> Arrays | None:
+        self._require_own(path)
         try:
             content = read_bytes(path, "the checkpoint", _MAX_BYTES)
         except TumoarError:
@@ -78,6 +81,30 @@ class Checkpoints:
                 do="start anew with --overwrite, or with another output folder",
             )
         return _arrays(rest)
+
+    def _require_own(self, path: Path) -> None:
+        """Refuse what another user has put there: nothing in a checkpoint can be told from our own."""
+        if not path.exists() or {owner(self.folder), owner(path)} <= {os.geteuid(), self._new_owner()}:
+            return
+        raise IntegrityError(
+            "B60",
+            "the interrupted run is somebody else's",
+            file=self.folder,
+            do="choose another output folder",
+        )
+
+    def _new_owner(self) -> int:
+        """Who owns what we write there: some shared disks give every file to one user."""
+        try:
+            with tempfile.TemporaryFile(dir=self.folder) as file:
+                return os.fstat(file.fileno()).st_uid
+        except OSError:
+            return os.geteuid()
+
+
+def owner(path: Path) -> int:
+    """The user whose file or folder it is."""
+    return os.stat(path).st_uid
 
 
 def _arrays(content: bytes) -> Arrays | None:

@@ -103,7 +103,20 @@ def _reason(error: OSError) -> str:
 
 def absolute(path: str | Path) -> Path:
     """The path from the root, links as they are, so that `.` and `..` have a name."""
-    return Path(os.path.abspath(path))
+    try:
+        return Path(os.path.abspath(path))
+    except OSError as error:
+        raise UsageError(
+            "folder", "the current folder is gone", file=path, do="change to another folder"
+        ) from error
+
+
+def current_folder() -> Path | None:
+    """The folder that relative names begin in; None if somebody has removed it."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
 
 
 @contextmanager

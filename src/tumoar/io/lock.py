@@ -26,8 +26,10 @@ def locked(out: Path) -> Iterator[None]:
         busy = BusyError("B59", "another run works on this output", file=out, do="wait for it to end")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise busy from error
+        except OSError as error:
+            raise not_written("cannot lock the output", error, out) from error
         # The run before may have removed the file between our opening and locking it.
         if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
             raise busy

@@ -70,10 +70,12 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any], kind: str = RESULT
 
 
 @contextmanager
-def added(out: Path, **more: Any) -> Iterator[Path]:
+def added(out: Path, seen: Mapping[str, Any] | None = None, **more: Any) -> Iterator[Path]:
     """A folder to write to: its files join a finished result when the block ends well, with `more` beside.
 
-    The manifest names what is coming before anything is moved, so that the result is valid at every moment.
+    `seen` is the manifest of the result that they were made from: another one, which may have taken its place
+    meanwhile, is refused. The manifest names what is coming before anything is moved, so that the result is
+    valid at every moment.
     """
     out = absolute(out)
     work = out / f".{uuid.uuid4().hex}"
@@ -84,6 +86,7 @@ def added(out: Path, **more: Any) -> Iterator[Path]:
         sync_all(work)
         with locked(out):
             manifest = read_manifest(out)
+            _require_same(out, manifest, seen)
             replace_text(out / MANIFEST, seal(manifest | {COMING: new}))
             for name in new:
                 (out / name).parent.mkdir(exist_ok=True)
@@ -95,6 +98,12 @@ def added(out: Path, **more: Any) -> Iterator[Path]:
         raise not_written("cannot add to the result", error, out) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _require_same(out: Path, manifest: Mapping[str, Any], seen: Mapping[str, Any] | None) -> None:
+    files = manifest["files"]
+    if seen is not None and any(files.get(name) != digest for name, digest in seen["files"].items()):
+        raise IntegrityError("result", "the result was replaced meanwhile", file=out, do="run it again")
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -175,11 +184,14 @@ def tidy(out: Path) -> None:
     Only for whoever holds the lock of the output.
     """
     left = re.compile(rf"\.{re.escape(out.name)}\.({OLD})?[0-9a-f]{{32}}")
-    for path in [p for p in out.parent.iterdir() if left.fullmatch(p.name)]:
-        if f".{OLD}" in path.name and not out.exists():
-            os.rename(path, out)
-        else:
-            _remove(path)
+    try:
+        for path in [p for p in out.parent.iterdir() if left.fullmatch(p.name)]:
+            if f".{OLD}" in path.name and not path.is_symlink() and not out.exists():
+                os.rename(path, out)
+            else:
+                _remove(path)
+    except OSError as error:
+        raise not_written("cannot tidy up beside the output", error, out) from error
 
 
 def _remove(path: Path) -> None:

@@ -19,6 +19,7 @@ COMING = "coming"  # files that are joining, by their new digests
 DIGEST = "digest"  # SHA-256 of everything else in the manifest
 RESULT = "result"  # what a folder is, in its manifest "tumoar result"
 ELSEWHERE = "names a file elsewhere"
+LONGEST_NAME = 255
 AGAIN = "choose another folder, or remove this one and run it again"
 
 
@@ -33,6 +34,8 @@ def _file_name(name: str) -> str:
         raise ValueError(ELSEWHERE)
     if not name.isprintable() or "\\" in name or any(p.startswith(".") or not p for p in name.split("/")):
         raise ValueError("names a file in a way that tumoar does not")
+    if len(name.encode()) > LONGEST_NAME:
+        raise ValueError("names a file with a name too long for a disk")
     return name
 
 

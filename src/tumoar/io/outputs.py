@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tumoar.io.files import absolute, read_text
+from tumoar.io.files import absolute, current_folder, read_text, require_own
 from tumoar.io.lock import locked
-from tumoar.io.manifest import MANIFEST, published, read_manifest, tidy, write_manifest
+from tumoar.io.manifest import MANIFEST, OLD, published, read_manifest, tidy, write_manifest
 from tumoar.io.manifest_schema import RESULT, parse
-from tumoar.vocabulary.errors import IntegrityError, TumoarError, UsageError, not_written, plain_name
+from tumoar.vocabulary.errors import (
+    IntegrityError,
+    TumoarError,
+    UnreadableFileError,
+    UsageError,
+    not_written,
+    plain_name,
+)
 
+LONGEST = 255 - len(f"..{OLD}{uuid.uuid4().hex}")
+"""Bytes in the name of an output: its unfinished files have longer names beside it."""
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}")  # a folder of files that were joining when a run was killed
 
 
@@ -26,18 +36,38 @@ def require_place(
     replaced only with `overwrite`, and only if it holds nothing else.
     """
     out = absolute(out)
-    if out == Path(out.anchor) or Path.cwd().is_relative_to(out):
-        raise UsageError(
-            "output", "the output must be a folder of its own", file=out, do="name a new folder: -o result"
-        )
+    _require_name(out)
     _require_possible(out)
     if any(_is_result(folder) for folder in out.parents):
         raise _refused(out, "the output folder would lie within a result", "run.json in a folder above it")
     for path in inputs:
-        if _place_of(path).is_relative_to(os.path.realpath(out)):
+        if _place_of(path).is_relative_to(_resolved(out)):
             raise _refused(out, "the output folder holds an input", plain_name(str(path)))
-    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+    try:
+        if not os.path.lexists(out) or (not out.is_symlink() and out.is_dir() and not any(out.iterdir())):
+            return
+        _require_own_result(out, overwrite, kind)
+    except OSError as error:
+        raise not_written("cannot look into the output folder", error, out) from error
+
+
+def _require_name(out: Path) -> None:
+    """Refuse a place that no folder can be moved to at the end."""
+    here = current_folder()
+    if out == Path(out.anchor) or (here is not None and here.is_relative_to(out)):
+        what, do = "the output must be a folder of its own", "name a new folder: -o result"
+    elif os.path.ismount(out):
+        what, do = "the output is a whole disk", f"name a folder on it: -o {plain_name(str(out))}/result"
+    elif len(os.fsencode(out.name)) > LONGEST:
+        what, do = "the name of the output is too long", f"use at most {LONGEST} bytes"
+    else:
         return
+    raise UsageError("output", what, file=out.name[:LONGEST] or out, do=do)
+
+
+def _require_own_result(out: Path, overwrite: bool, kind: str) -> None:
+    if out.is_dir():
+        require_own(out.parent, out)
     if not (out / MANIFEST).is_file():
         raise _refused(out, "the output folder holds something else", _first(out))
     try:
@@ -66,7 +96,7 @@ def new_folder(
 def require_empty(out: Path, inputs: Iterable[str | Path] = (), *, overwrite: bool, kind: str) -> None:
     """As `require_place`; what is there already is refused as well, unless it is to be overwritten."""
     require_place(out, inputs, overwrite=overwrite, kind=kind)
-    if not overwrite and out.is_dir() and any(out.iterdir()):
+    if not overwrite and os.path.isdir(out) and any(out.iterdir()):
         do = "choose another folder, or replace it with --overwrite"
         raise IntegrityError("B57", f"there is a {kind} already", file=absolute(out), do=do)
 
@@ -103,8 +133,14 @@ def _place_of(path: str | Path) -> Path:
     """Where an input lies; of FOLDER#2, the folder."""
     folder, mark, number = str(path).rpartition("#")
     is_series = mark and number.isdecimal() and not os.path.lexists(path)
-    # Unlike Path.resolve, it passes over links without an end.
-    return Path(os.path.realpath(folder if is_series else path))
+    return _resolved(absolute(folder if is_series else path))
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: before Python 3.13
+        raise UnreadableFileError("B1", "links lead in a circle", file=path, do="check the name") from error
 
 
 def _foreign(out: Path, listed: set[str]) -> str | None:

@@ -53,7 +53,7 @@ def export(
         note = cut if share else _changed(row, rois, grid)
         notes += [note] if note else []
     key = manifest.get("key", "")
-    with added(out) as work:
+    with added(out, manifest) as work:
         folder = work / FOLDER
         folder.mkdir()
         if rtstruct:

@@ -19,7 +19,7 @@ TABLE = "margins.tsv"
 
 def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
     """Write structures/CTV.nii.gz and PTV.nii.gz and their table; returns its rows."""
-    read_manifest(out)
+    manifest = read_manifest(out)
     labels = read_nifti(out / "segmentation.nii.gz")
     grid, table = labels.grid, default_labels()
     target, brain = (_mask(out, name) for name in ("GTV", "Brain"))
@@ -37,7 +37,7 @@ def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
         how = f"{'CTV' if margins.ctv is not None else 'GTV'} + {margins.ptv:g} mm"
         rows.append(_row("PTV", margins.ptv, target, grid, how))
         masks["PTV"] = target
-    with added(out, margins=rows) as folder:
+    with added(out, manifest, margins=rows) as folder:
         write_table(folder / TABLE, rows)
         (folder / "structures").mkdir()
         for name, mask in masks.items():

@@ -156,8 +156,13 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path]]:
     from tumoar.cli.settings import resolve
 
     command = get_command(app).commands["segment"]  # type: ignore[attr-defined]
-    got = command.make_context("tumoar segment", ["--output", NOWHERE, *flags]).params
-    taken = [name for name in OURS if got[name]] + (["output"] if str(got["output"]) != NOWHERE else [])
+    try:
+        got = command.make_context("tumoar segment", ["--output", NOWHERE, *flags]).params
+        taken = [name for name in OURS if got[name]]
+    except UsageError as refusal:
+        if "--output" not in refusal.what:
+            raise
+        taken = ["output"]
     if taken:
         words = ", ".join(f"--{name.replace('_', '-')}" for name in taken)
         raise UsageError("flags", f"flags for segment: {words} is the cohort's to set", do="leave it out")

@@ -14,6 +14,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.numerics.jit import kernel
+
 Points = npt.NDArray[np.float64]
 Groups = npt.NDArray[np.int64] | Sequence[int] | None
 
@@ -201,7 +203,7 @@ def _united(
     return line[kept], b[kept]
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _shared(line, b, polygon, out, active):
     """Add to out (m, m) the lengths that every two polygons share; False if too many do."""
     count = 0
@@ -232,7 +234,7 @@ def _shared(line, b, polygon, out, active):
 # ---- the nearest edge --------------------------------------------------------------------------------------
 
 
-@nb.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _buckets(begin, vector, low, side, shape):
     """Which edges pass through which squares of a grid: where each square's list starts, and the lists."""
     counts = np.zeros(shape[0] * shape[1] + 1, np.int64)
@@ -269,7 +271,7 @@ def _buckets(begin, vector, low, side, shape):
     return starts, members
 
 
-@nb.njit(parallel=True, cache=True)
+@kernel(parallel=True)
 def _nearest(points, begin, vector, low, side, shape, starts, members):
     """(m,) squared distance to the nearest edge: squares are searched in rings until none can be nearer."""
     out = np.empty(len(points))

@@ -25,7 +25,7 @@ def row(number, gtv, state="done", flags=(), unusual=()):
         "unusual": [{"name": name, "cm3": 1.0, "median": 2.0} for name in unusual],
         "stamps": [],
         "contrasts": ["T1c"],
-        "volumes": {"GTV": {"outlined_cm3": gtv, "mean_cm3": gtv, "p05_cm3": gtv, "p95_cm3": gtv}} if done else {},
+        "volumes": {"GTV": {"outlined_cm3": gtv}} if done else {},
         "pictures": [],
     }
 

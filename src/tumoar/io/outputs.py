@@ -37,11 +37,12 @@ def require_place(
     """
     out = absolute(out)
     _require_name(out)
+    place = _resolved(out)
     _require_possible(out)
     if any(_is_result(folder) for folder in out.parents):
         raise _refused(out, "the output folder would lie within a result", "run.json in a folder above it")
     for path in inputs:
-        if _place_of(path).is_relative_to(_resolved(out)):
+        if _place_of(path).is_relative_to(place):
             raise _refused(out, "the output folder holds an input", plain_name(str(path)))
     try:
         if not os.path.lexists(out) or (not out.is_symlink() and out.is_dir() and not any(out.iterdir())):

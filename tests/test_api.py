@@ -26,7 +26,7 @@ def test_a_case_is_read_by_contrast(tmp_path):
 def test_names_are_what_the_documentation_says_in_any_order():
     """A module of the same name must not hide a function."""
     code = "from tumoar import Case, Model, segment, load_result; assert callable(segment)"
-    for first in ("", "import tumoar.cli.run; "):
+    for first in ("", "import tumoar.app.segment; "):
         subprocess.run([sys.executable, "-c", first + code], check=True)
 
 

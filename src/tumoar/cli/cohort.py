@@ -151,9 +151,8 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path]]:
     """Check flags of `segment` before anybody's turn; returns whether tumor is asked for, and named files."""
     from typer.main import get_command
 
+    from tumoar.app.settings import resolve
     from tumoar.cli import app
-    from tumoar.cli.segment import load
-    from tumoar.cli.settings import resolve
 
     command = get_command(app).commands["segment"]  # type: ignore[attr-defined]
     got = command.make_context("tumoar segment", ["--output", NOWHERE, *flags]).params
@@ -171,7 +170,9 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path]]:
         gibbs=changes,
     )
     if got["model"] is not None:
-        load(got["model"])
+        from tumoar.io.models import load_model
+
+        load_model([got["model"]])
     files = [value for name, value in sorted(got.items()) if isinstance(value, Path) and name != "output"]
     for file in files:
         if not file.is_file():

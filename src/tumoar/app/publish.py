@@ -7,7 +7,7 @@ import json
 import platform
 import resource
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -19,11 +19,12 @@ from tumoar.app.pipeline import Given, Keeper, segment
 from tumoar.app.watch import Watch, stage
 from tumoar.geometry.image import Case, frame_digest
 from tumoar.io.checkpoint import Checkpoints
-from tumoar.io.files import require_own
+from tumoar.io.files import absolute, require_own
 from tumoar.io.identity import Person, sealed
 from tumoar.io.lock import locked
 from tumoar.io.manifest import tidy
-from tumoar.io.outputs import require_place
+from tumoar.io.manifest_schema import RESULT
+from tumoar.io.outputs import require_empty, require_place
 from tumoar.model.generative import Model
 from tumoar.preprocess.quality import Note
 from tumoar.report import render, report_data
@@ -107,6 +108,25 @@ def compute(
         keeps_samples=job.options.samples,
         trust_contrasts=job.trust_contrasts,
     )
+
+
+def publish(
+    folder: str | Path,
+    result: Segmentation,
+    notes: Sequence[Note],
+    manifest: Mapping[str, Any],
+    job: Job,
+    log: Iterable[str],
+    *,
+    overwrite: bool,
+) -> None:
+    """Write the folder of a result that is in memory; one that is there is replaced only by choice."""
+    out = absolute(folder)
+    require_empty(out, overwrite=overwrite, kind=RESULT)
+    page = partial(page_of, result, job.keep_face)
+    with locked(out):
+        tidy(out)
+        write_result(out, result, notes, manifest, job.options, page, log)
 
 
 def page_of(result: Segmentation, keep_face: bool, manifest: Mapping[str, Any]) -> str:

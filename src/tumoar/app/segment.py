@@ -64,6 +64,7 @@ class Outcome:
     notes: tuple[Note, ...] = ()
     doubts: tuple[str, ...] = ()
     manifest: Mapping[str, Any] | None = None
+    log: tuple[str, ...] = ()
 
     @property
     def needs_review(self) -> bool:
@@ -159,7 +160,7 @@ def _in_memory(ready: Prepared, watch: Watch) -> Outcome:
     result = compute(ready.case, ready.model, ready.job, watch, ready.given)
     key = run_key(ready.case, ready.model, ready.job, ready.given)
     manifest = describe(result, ready.model.sha256, ready.job, key, use_threads(None))
-    return Outcome(ready.job, result, review(result), manifest=manifest)
+    return Outcome(ready.job, result, review(result), manifest=manifest, log=tuple(watch.lines))
 
 
 def load(model: str | Path | Model | None) -> Model:

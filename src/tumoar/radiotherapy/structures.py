@@ -62,11 +62,16 @@ class Measured:
 
 
 def dosed(
-    path: Path, dose: Image, person: Sequence[str] = (), names: Mapping[str, str] | None = None
+    path: Path,
+    dose: Image,
+    person: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
+    only: str | None = None,
 ) -> Measured:
     """Every structure of a result folder or an RTSTRUCT file in a dose; `person` is whom the dose names.
 
     `names` maps structures of RTSTRUCT files to names of ours; spellings in the table of aliases need none.
+    `only` names the one structure of a result that is wanted.
     """
     if not path.is_dir():
         return _of_file(path, dose, person, names or {})
@@ -74,7 +79,7 @@ def dosed(
     patient, frame = manifest.get("patient", {}), _reference_frame(manifest)
     require_patient(patient, manifest.get("key", ""), person, "the dose")
     require_frame(frame, dose)
-    return Measured(tuple(_of_result(path, manifest, dose)), "" if patient and frame else NAMELESS)
+    return Measured(tuple(_of_result(path, manifest, dose, only)), "" if patient and frame else NAMELESS)
 
 
 def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str, str]) -> Measured:
@@ -100,10 +105,13 @@ def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str,
     return Measured(tuple(found), "" if any(read.person) and read.frame else NAMELESS, read.notes)
 
 
-def _of_result(out: Path, manifest: Mapping[str, Any], dose: Image) -> Iterator[Dosed]:
+def _of_result(
+    out: Path, manifest: Mapping[str, Any], dose: Image, only: str | None = None
+) -> Iterator[Dosed]:
     table = default_labels()
     known = {organ.name: organ for organ in table.organs}
     names = [row["name"] for row in (*manifest["volumes"], *manifest.get("margins", ()))]
+    names = [name for name in names if only in (None, name)]
     samples = _sampled(out, manifest, [name for name in names if name in known], dose)
     for name in names:
         image = read_nifti(out / "structures" / f"{name}.nii.gz")

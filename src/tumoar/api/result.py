@@ -14,6 +14,7 @@ from tumoar.geometry.image import Grid, Image
 from tumoar.preprocess.quality import Note
 from tumoar.radiotherapy.dvh import Sampled
 from tumoar.report import notebook_html
+from tumoar.report.notebook import spread_text
 from tumoar.result.segmentation import Volume
 
 WIDEST, MOST_NOTES = 100, 5
@@ -112,7 +113,10 @@ class Result(ABC):
             f"{type(self).__name__}: {self.status}{stamps}",
             f"{', '.join(self.contrasts)} (reference {self.reference})",
         ]
-        lines += [f"{name:16} {str(self.volume(name))[7:-1]}" for name in self.structures]
+        for name in self.structures:
+            volume = self.volume(name)
+            spread = spread_text(volume)
+            lines.append(f"{name:16} {volume.outlined:8.2f} cm³{f'  (samples {spread})' if spread else ''}")
         lines += [f"note: {note}" for note in self.notes[:MOST_NOTES]]
         if len(self.notes) > MOST_NOTES:
             lines.append(f"and {len(self.notes) - MOST_NOTES} more notes")

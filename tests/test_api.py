@@ -219,6 +219,30 @@ def test_a_misspelled_option_is_a_type_error():
         tumoar.segment(flar="x")
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"case": "t1c.nii.gz"}, "case must be a Case, got str; give images by contrast"),
+        ({"t1c": np.zeros((4, 4, 4))}, "T1c must be one of str, Path, Image, got ndarray"),
+        ({"t1c": "x", "fix_tumor": np.zeros((4, 4, 4))}, "fix_tumor must be one of Image, Given"),
+        ({"t1c": "x", "config": {"chains": 2}}, "config must be one of Config"),
+        ({"t1c": "x", "output": 1}, "output must be one of"),
+    ],
+)
+def test_a_value_of_another_type_is_a_type_error(options, sentence):
+    with pytest.raises(TypeError) as error:
+        tumoar.segment(**options)
+    assert str(error.value).startswith(sentence)
+
+
+def test_a_result_is_found_after_a_change_of_folder(tmp_path, monkeypatch):
+    write_result(tmp_path / "out", run(), (), {"key": "k"}, FolderOptions(), lambda manifest: "", [])
+    monkeypatch.chdir(tmp_path)
+    stored = tumoar.load_result("out")
+    monkeypatch.chdir("/")
+    assert stored.mask("GTV").any()
+
+
 def test_names_are_listed_and_types_are_published():
     assert dir(tumoar) == sorted(tumoar.__all__)
     assert all(getattr(tumoar, name) is not None for name in tumoar.__all__)

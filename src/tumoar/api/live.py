@@ -123,8 +123,12 @@ class Segmentation(segmentation.Segmentation, Result):
             return Volume(float(self._targets[name].sum()) * self.case.grid.voxel_volume / 1000)
         return super().volume(name)
 
-    def report(self, path: str | Path, *, keep_face: bool = False) -> None:
-        """Write the report, one page that opens offline; its images show no face unless it is to be kept."""
+    def report(self, path: str | Path, *, keep_face: bool | None = None) -> None:
+        """Write the report, one page that opens offline.
+
+        Its images show no face unless the run was asked to keep it, or `keep_face` is given here.
+        """
+        keep_face = self._job.keep_face if keep_face is None else keep_face
         notes = [{"id": note.id, "text": note.text} for note in self.notes]
         volumes = [{"name": name, "outlined_cm3": self.volume(name).outlined} for name in self._organs]
         page = page_of(self, keep_face, {**self._manifest, "notes": notes, "volumes": volumes})

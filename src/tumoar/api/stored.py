@@ -9,6 +9,7 @@ from typing import Any
 from tumoar.api.result import Result
 from tumoar.geometry.image import Image
 from tumoar.io.dose import GivenDose, load_dose, require_dose
+from tumoar.io.files import absolute
 from tumoar.io.identity import require_patient
 from tumoar.io.images import series_at
 from tumoar.io.rtstruct_write import write_rtstruct
@@ -70,4 +71,5 @@ class StoredResult(stored.Stored, Result):
 
 def load_result(folder: str | Path) -> StoredResult:
     """A finished result of `tumoar segment`, every file checked against its manifest."""
-    return StoredResult(Path(folder), read_manifest(Path(folder)))
+    place = absolute(folder)
+    return StoredResult(place, read_manifest(place))

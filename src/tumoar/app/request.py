@@ -73,6 +73,7 @@ class Request:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        self._require_types()
         if self.case is None and not self.images:
             raise UsageError("images", "no image given", do="give at least one, say --t1c FILE --flair FILE")
         if self.case is not None and self.images:
@@ -89,6 +90,22 @@ class Request:
         object.__setattr__(self, "structures", tuple(self.structures))
         if isinstance(self.margins, str):
             object.__setattr__(self, "margins", parse_margins(self.margins))
+
+    def _require_types(self) -> None:
+        """A TypeError for what only a program can get wrong."""
+        if not isinstance(self.case, Case | None):
+            raise TypeError(
+                f"case must be a Case, got {type(self.case).__name__}; give images by contrast: t1c=..."
+            )
+        for name, value in self.images.items():
+            _require_type(name, value, str, Path, Image)
+        optional = (str, Path, type(None))
+        _require_type("output", self.output, *optional)
+        _require_type("model", self.model, Model, *optional)
+        _require_type("config", self.config, Config, *optional)
+        _require_type("exclude", self.exclude, Image, *optional)
+        _require_type("fix_tumor", self.fix_tumor, Image, Given, *optional)
+        _require_type("margins", self.margins, Margins, str, type(None))
 
     @property
     def targets(self) -> Margins | None:
@@ -122,6 +139,12 @@ def require_structures(request: Request, table: LabelTable) -> None:
             raise UsageError("structures", f"no structure '{name}'", do=f"use {', '.join(known)}")
     if request.targets and request.structures and not {"GTV", "Brain"} <= set(request.structures):
         raise UsageError("margins", "margins need GTV and Brain", do="add them to --structures")
+
+
+def _require_type(name: str, value: Any, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        names = ", ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise TypeError(f"{name} must be one of {names}, got {type(value).__name__}")
 
 
 def _require_range(name: str, value: Any, low: float, high: float | None) -> None:

@@ -160,7 +160,8 @@ def _in_memory(ready: Prepared, watch: Watch) -> Outcome:
     result = compute(ready.case, ready.model, ready.job, watch, ready.given)
     key = run_key(ready.case, ready.model, ready.job, ready.given)
     manifest = describe(result, ready.model.sha256, ready.job, key, use_threads(None))
-    return Outcome(ready.job, result, review(result), manifest=manifest, log=tuple(watch.lines))
+    job = replace(ready.job, person=(), inputs=())  # who it is stays in the digests of the manifest
+    return Outcome(job, result, review(result), manifest=manifest, log=tuple(watch.lines))
 
 
 def load(model: str | Path | Model | None) -> Model:

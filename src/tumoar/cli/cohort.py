@@ -155,11 +155,13 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path]]:
     from tumoar.cli import app
 
     command = get_command(app).commands["segment"]  # type: ignore[attr-defined]
-    got = command.make_context("tumoar segment", ["--output", NOWHERE, *flags]).params
-    taken = [name for name in OURS if got[name]] + (["output"] if str(got["output"]) != NOWHERE else [])
+    name = "tumoar segment"
+    asked = command.make_context(name, list(flags), resilient_parsing=True).params  # output may be missing
+    taken = [option for option in (*OURS, "output") if asked[option]]
     if taken:
         words = ", ".join(f"--{name.replace('_', '-')}" for name in taken)
         raise UsageError("flags", f"flags for segment: {words} is the cohort's to set", do="leave it out")
+    got = command.make_context(name, ["--output", NOWHERE, *flags]).params
     changes = {"samples": got["samples"], "burn_in": got["burn_in"]}
     settings = resolve(
         got["config"],

@@ -2,13 +2,10 @@
 
 import numpy as np
 
-from tumoar import Case, Model, segment
-from tumoar.app.pipeline import Given
-from tumoar.vocabulary.config import Config
+from tumoar import Case, Config, Image, Model, Segmentation, segment
 
 
-def around(case: Case, tumor: np.ndarray, model: Model, config: Config | None = None):
+def around(case: Case, tumor: np.ndarray, model: Model, config: Config | None = None) -> Segmentation:
     """`tumor` (X, Y, Z) bool on the case's grid."""
-    z = tumor.astype(np.int8)
-    y = np.where(tumor, -1, 0).astype(np.int8)  # -1: free
-    return segment(case, model, config, seed=0, given=Given(z, y))
+    drawn = Image(tumor.astype(np.uint8), case.grid)
+    return segment(case, model, config, fix_tumor=drawn)

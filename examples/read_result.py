@@ -1,4 +1,4 @@
-"""What a finished result holds: python examples/read_result.py OUT"""
+"""Print what a finished result contains: python examples/read_result.py OUT"""
 
 import sys
 
@@ -7,11 +7,11 @@ from tumoar import load_result
 
 def main(folder: str) -> None:
     result = load_result(folder)  # every file is checked against the manifest
-    print(result.manifest["status"])
-    for note in result.manifest["notes"]:
-        print(f"review: {note['text']}")
-    for row in result.manifest["volumes"]:
-        print(f"{row['name']:14} {row['outlined_cm3']:8.2f} cm³ in {row['components']} parts")
+    print(result.status)
+    for note in result.notes:
+        print(f"review: {note.text}")
+    for name in result.structures:
+        print(f"{name:14} {result.volume(name).outlined:8.2f} cm³")
     doubtful = (result.probability("GTV") > 0.1) & (result.probability("GTV") < 0.9)
     print(f"{int(doubtful.sum())} voxels may or may not be GTV, of {int(result.mask('GTV').sum())} outlined")
 

@@ -4,11 +4,11 @@ import sys
 
 import numpy as np
 
-from tumoar import Model, segment
+from tumoar import Config, Model, segment
 from tumoar.preprocess.case import build_case, to_input
 from tumoar.result.scores import dice
 from tumoar.simulate import Acquisition, draw_patient
-from tumoar.vocabulary.config import FAST, Config
+from tumoar.vocabulary.config import FAST
 
 
 def main(seed: int, config: Config = FAST) -> dict[str, float]:

@@ -81,9 +81,11 @@ def row(patient: Path, out: Path) -> dict:
         "seconds": round(sum(manifest["seconds"].values())),
         "peak_gb": manifest["peak_gb"],
         "threads": manifest["threads"],
-        "GTV_cm3": stored.volume("GTV")["outlined_cm3"],
-        "Edema_cm3": stored.volume("Edema")["outlined_cm3"],
-        "left_out_mm3": sum(stored.volume(n)["removed_voxels"] for n in ("GTV", "Edema")),
+        "GTV_cm3": stored.volume("GTV").outlined,
+        "Edema_cm3": stored.volume("Edema").outlined,
+        "left_out_mm3": sum(
+            r["removed_voxels"] for r in manifest["volumes"] if r["name"] in ("GTV", "Edema")
+        ),
         "flags": " ".join(sorted({n["id"] for n in manifest["notes"]})),
     }
     scored = tumor_scores(patient, out)

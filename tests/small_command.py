@@ -116,7 +116,7 @@ def _serve() -> None:
     import small_run  # noqa: F401 - imported once, for all
 
     import tumoar.cli
-    from tumoar.cli import run  # noqa: F401
+    from tumoar.app import segment  # noqa: F401
 
     # A Ctrl-C before anybody listens ends a process as SIGTERM does; Python's own way is a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

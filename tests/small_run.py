@@ -33,21 +33,18 @@ class Memory(dict):
 
 def stand_ins(case=None, model=None):
     """What makes `tumoar segment` a run on the small head: objects, names, and what takes their place."""
-    import sys
-
-    import tumoar.cli  # noqa: F401
     from tumoar.app import pipeline
+    from tumoar.app import segment as use_case
     from tumoar.placement.affine import AffineResult
 
-    command = sys.modules["tumoar.cli.segment"]  # the name in the package is the command itself
     place = AffineResult(np.eye(4), {"gain": 0.5})
     return (
         (pipeline, "place_affine", lambda case, atlas: place),
         (pipeline, "EVERY", 2),
-        (command, "load", lambda path: model or MODEL),
-        (command, "resolve", lambda *a, **k: CONFIG),
-        (command, "read", lambda *a: ({}, {}, ())),
-        (command, "assembled", lambda *a: case or small_head.case()),
+        (use_case, "load", lambda path: model or MODEL),
+        (use_case, "resolve", lambda *a, **k: CONFIG),
+        (use_case, "read", lambda *a: ({}, {}, ())),
+        (use_case, "assemble", lambda *a: case or small_head.case()),
     )
 
 

@@ -1,14 +1,19 @@
 """The examples do what they say."""
 
+import re
 import runpy
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 import small_head
-from small_run import CONFIG, MODEL, run
+from rt_files import write_series
+from small_run import CONFIG, MODEL, run, stand_ins
 
+import tumoar
 from tumoar.app import pipeline as line
+from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
 from tumoar.placement.affine import AffineResult
 from tumoar.preprocess.quality import Note
@@ -55,12 +60,12 @@ def test_first_case(tmp_path, capsys):
     images, truth = draw_patient(default_model(), scans, 1)
     for name, image in images.items():
         write_nifti(tmp_path / f"{name}.nii.gz", image.data, image.grid)
-    page = tmp_path / "report.html"
-    example("first_case")["main"](tmp_path / "T1c.nii.gz", tmp_path / "FLAIR.nii.gz", page)
+    out = tmp_path / "out"
+    example("first_case")["main"](tmp_path / "T1c.nii.gz", tmp_path / "FLAIR.nii.gz", out)
     said = capsys.readouterr().out
     gtv = float(said.split("GTV: ")[1].split()[0])
     assert gtv == pytest.approx(truth.y.sum() / 1000, rel=0.5)
-    assert "GTV" in page.read_text(encoding="utf-8")
+    assert "GTV" in (out / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -68,3 +73,30 @@ def test_score_against_truth():
     short = Config(gibbs=GibbsConfig(burn_in=20, samples=10))
     scores = example("score_against_truth")["main"](2, short)
     assert scores["tumor"] > 0.8
+
+
+def test_the_page_on_the_api_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    """On the small head, whatever files it names."""
+    N = small_head.SIZE
+    flip = np.array([[-1.0, 0, 0, N - 1], [0, -1, 0, N - 1], [0, 0, 1, 0], [0, 0, 0, 1]])
+    write_series(tmp_path / "t1c_dicom", np.ones((N, N, N)), Grid((N, N, N), flip), frame="1.2.1")
+    grid = Grid((20, 20, 20), np.diag([3.0, 3.0, 3.0, 1.0]))
+    write_nifti(tmp_path / "dose.nii.gz", np.full(grid.shape, 60.0, np.float32), grid)
+    small = small_head.case()
+    case = tumoar.Case(**{f.name: getattr(small, f.name) for f in fields(small)})
+    for place, name, value in (*stand_ins(), (tumoar.Case, "from_files", lambda **files: case)):
+        monkeypatch.setattr(place, name, value)
+    monkeypatch.chdir(tmp_path)
+    page = (EXAMPLES.parent / "docs" / "api.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    assert len(blocks) == 7
+    names = {}
+    for block in blocks:
+        exec(compile(block, "docs/api.md", "exec"), names)
+    said = capsys.readouterr().out
+    assert "B57 12" in said
+    assert "sample done" in said
+    assert "StoredResult: OK" in said
+    assert names["found"].dvh.mean == pytest.approx(60)
+    assert len(names["found"].samples) == 10
+    assert (tmp_path / "RS.dcm").is_file()

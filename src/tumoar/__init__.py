@@ -3,11 +3,45 @@
 from tumoar import Case, Model, segment, load_result
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tumoar.version import __version__
 
-__all__ = ["Case", "Config", "Model", "Segmentation", "__version__", "load_result", "segment"]
+if TYPE_CHECKING:
+    from tumoar.api import (
+        Case,
+        Config,
+        Grid,
+        Image,
+        Margins,
+        Model,
+        Progress,
+        Result,
+        Segmentation,
+        StoredResult,
+        TumoarError,
+        Volume,
+        load_result,
+        segment,
+    )
+
+__all__ = [
+    "Case",
+    "Config",
+    "Grid",
+    "Image",
+    "Margins",
+    "Model",
+    "Progress",
+    "Result",
+    "Segmentation",
+    "StoredResult",
+    "TumoarError",
+    "Volume",
+    "__version__",
+    "load_result",
+    "segment",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,8 +11,8 @@ import pytest
 import small_head
 import small_run
 
+from tumoar.app.publish import Job, run_key
 from tumoar.cli import main
-from tumoar.cli.run import Request, run_key
 from tumoar.geometry.image import Grid
 from tumoar.io.manifest import added, published, read_manifest, write_manifest
 from tumoar.vocabulary.errors import IntegrityError
@@ -36,7 +36,7 @@ def segment(tmp_path, monkeypatch, capfd):
 
 
 def key_of(case):
-    return run_key(case, small_run.MODEL, Request(None, small_run.CONFIG), None)  # type: ignore[arg-type]
+    return run_key(case, small_run.MODEL, Job(None, small_run.CONFIG), None)
 
 
 def test_another_grid_to_deliver_on_is_another_result():
@@ -71,7 +71,8 @@ def test_an_interrupted_run_that_cannot_be_removed_is_not_continued(segment, tmp
 
 
 def test_an_ablation_of_a_finished_result_is_never_passed_over_in_silence(segment, monkeypatch):
-    monkeypatch.setattr("tumoar.cli.run.execute", lambda *_: None)  # as where it is done already
+    monkeypatch.setattr("tumoar.app.segment.execute", lambda *_: None)  # as where it is done already
+    monkeypatch.setattr("tumoar.app.segment.read_manifest", lambda *_: {"status": "OK"})
     code, told = segment("--ablate")
     assert code == 0
     assert "no ablation" in told
@@ -79,7 +80,9 @@ def test_an_ablation_of_a_finished_result_is_never_passed_over_in_silence(segmen
 
 def test_an_interrupted_demo_is_continued(monkeypatch, tmp_path, capfd):
     asked = {}
-    monkeypatch.setattr("tumoar.cli.run.execute", lambda case, model, request, watch: asked.update(r=request))
+    monkeypatch.setattr(
+        "tumoar.app.segment.execute", lambda case, model, job, watch, given: asked.update(r=job)
+    )
     monkeypatch.setattr("tumoar.simulate.draw_patient", lambda *_: ({}, None))
     monkeypatch.setattr("tumoar.preprocess.case.build_case", lambda *_: small_head.case())
     assert call(capfd, "demo", "-o", tmp_path / "out")[0] == 0

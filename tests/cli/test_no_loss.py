@@ -25,14 +25,14 @@ def small(monkeypatch):
 def finished(tmp_path_factory):
     from small_head import case
 
-    from tumoar.cli.run import Request, execute
+    from tumoar.app.publish import Job, execute
     from tumoar.cli.watch import Watch
 
     out = tmp_path_factory.mktemp("finished") / "out"
     with pytest.MonkeyPatch.context() as patch:
         for place, name, value in small_run.stand_ins():
             patch.setattr(place, name, value)
-        execute(case(), small_run.MODEL, Request(out, small_run.CONFIG, 0), Watch(quiet=True))
+        execute(case(), small_run.MODEL, Job(out, small_run.CONFIG, 0), Watch(quiet=True))
     return out
 
 

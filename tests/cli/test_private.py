@@ -11,6 +11,7 @@ import small_head
 from rt_files import PLANTED, planted_in, write_series
 from small_run import stand_ins
 
+from tumoar.app import segment as use_case
 from tumoar.cli import main
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
@@ -30,16 +31,15 @@ NAMES = [
 @pytest.fixture
 def outputs(tmp_path, monkeypatch, capfd):
     """A finished run on images and folders that are named as nobody should name them."""
-    command = sys.modules["tumoar.cli.segment"]
-    assembled = command.assembled
+    assemble = use_case.assemble
 
     def small(*arguments):
         """What was read, in the grid of the small head, where its atlas fits."""
-        real, case = assembled(*arguments), small_head.case()
+        real, case = assemble(*arguments), small_head.case()
         inputs = tuple(replace(i, source=r.source) for i, r in zip(case.inputs, real.inputs, strict=True))
         return replace(case, inputs=inputs, notes=real.notes)
 
-    monkeypatch.setattr(command, "assembled", small)
+    monkeypatch.setattr(use_case, "assemble", small)
     for place, name, value in stand_ins():
         if name in ("place_affine", "EVERY", "load", "resolve"):
             monkeypatch.setattr(place, name, value)

@@ -17,9 +17,9 @@ from rt_files import PLANTED, planted_in, write_rtdose, write_series
 from small_run import CONFIG, MODEL
 
 from tumoar.app import pipeline as line
+from tumoar.app.publish import Job, execute
+from tumoar.app.segment import add_targets, series_among, to_dicom
 from tumoar.cli import main
-from tumoar.cli.run import Request, execute
-from tumoar.cli.segment import add_targets, series_among, to_dicom
 from tumoar.cli.watch import Watch
 from tumoar.geometry.image import Grid
 from tumoar.io.dicom import only_series
@@ -52,11 +52,11 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("rt")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(line, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {"gain": 0.5}))
-        request = Request(path / "out", CONFIG, 3, options=Options(samples=True))
+        job = Job(path / "out", CONFIG, 3, options=Options(samples=True))
         case = small_head.case()  # with noise, so that the samples differ
         noise = 0.3 * np.random.default_rng(1).standard_normal(case.D.shape)
         case = replace(case, D=(case.D + noise).astype(np.float32))
-        execute(case, MODEL, request, Watch(quiet=True))
+        execute(case, MODEL, job, Watch(quiet=True))
     values = np.random.default_rng(0).integers(0, 2000, (N, N, N)).astype(float)
     write_series(path / "t1c", values, Grid((N, N, N), FLIP), frame="1.2.1")
     grid = Grid((20, 20, 20), np.diag([3.0, 3.0, 3.0, 1.0]) @ np.diag([-1, -1, 1, 1.0]) + _at(55, 55, -2))

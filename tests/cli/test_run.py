@@ -10,9 +10,10 @@ import small_head
 from small_run import CONFIG, MODEL
 
 from tumoar.app import pipeline as line
+from tumoar.app.ablation import ablate_contrasts
+from tumoar.app.machine import limit_threads
 from tumoar.app.pipeline import Progress
-from tumoar.cli.run import Request, execute, finished, limit_threads
-from tumoar.cli.segment import ablate_contrasts
+from tumoar.app.publish import Job, execute, summarize
 from tumoar.cli.watch import Watch
 from tumoar.io.nifti import read_nifti
 from tumoar.numerics.threads import MOST, use_threads
@@ -28,8 +29,8 @@ def known_placement(monkeypatch):
 
 
 def run(out, watch=None, **rest):
-    request = Request(out, CONFIG, 3, **rest)
-    return execute(small_head.case(), MODEL, request, watch or Watch(quiet=True))
+    job = Job(out, CONFIG, 3, **rest)
+    return execute(small_head.case(), MODEL, job, watch or Watch(quiet=True))
 
 
 def bits(out):
@@ -55,7 +56,7 @@ class Interrupting(Watch):
 def test_the_last_words_show_the_outlined_volume_before_the_spread_of_the_samples(tmp_path):
     watch = Watch(quiet=True)
     result = run(tmp_path / "out", watch)
-    finished(result, tmp_path / "out", watch)
+    summarize(*result, tmp_path / "out", watch)
     row = next(r for r in read_manifest(tmp_path / "out")["volumes"] if r["name"] == "GTV")
     low, high = result[0].volume("GTV").spread(0.90)
     said = f"GTV {row['outlined_cm3']:.1f} cm³ (outlined); spread of the samples {low:.1f}–{high:.1f} cm³"
@@ -91,8 +92,8 @@ def test_a_run_is_published_resumed_and_kept(tmp_path):
     assert bits(tmp_path / "again") == whole
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again", "out"]
 
-    request = Request(out, CONFIG, 3)
-    ablate_contrasts(result, request, MODEL, Watch(quiet=True))
+    job = Job(out, CONFIG, 3)
+    ablate_contrasts(result, job, MODEL, Watch(quiet=True))
     with open(out / "ablation.tsv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     assert {row["contrasts"] for row in rows} == {"T1c", "FLAIR"}

@@ -9,9 +9,9 @@ import small_head
 from small_run import stand_ins
 from synthetic_heads import synthetic_head
 
-from tumoar.app import pipeline
+from tumoar.app import segment as use_case
+from tumoar.app.settings import resolve
 from tumoar.cli import main
-from tumoar.cli.segment import resolve
 from tumoar.io.nifti import write_nifti
 from tumoar.placement.affine import AffineResult
 from tumoar.vocabulary.config import Config
@@ -38,7 +38,7 @@ def call(capfd, *arguments):
 def placeable(monkeypatch):
     """The atlas fits these heads, which are too small for it."""
     place = AffineResult(np.eye(4), {})
-    monkeypatch.setattr(pipeline, "place", lambda *a, **k: place)
+    monkeypatch.setattr(use_case, "place", lambda *a, **k: place)
 
 
 def test_a_dry_run_finds_that_the_atlas_does_not_fit(images, tmp_path, capfd):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tumoar.cli.settings import resolve
+from tumoar.app.settings import resolve
 from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig, Level, Soft
 from tumoar.vocabulary.errors import TumoarError, UsageError
 

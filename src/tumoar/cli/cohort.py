@@ -151,21 +151,17 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path]]:
     """Check flags of `segment` before anybody's turn; returns whether tumor is asked for, and named files."""
     from typer.main import get_command
 
+    from tumoar.app.settings import resolve
     from tumoar.cli import app
-    from tumoar.cli.segment import load
-    from tumoar.cli.settings import resolve
 
     command = get_command(app).commands["segment"]  # type: ignore[attr-defined]
-    try:
-        got = command.make_context("tumoar segment", ["--output", NOWHERE, *flags]).params
-        taken = [name for name in OURS if got[name]]
-    except UsageError as refusal:
-        if "--output" not in refusal.what:
-            raise
-        taken = ["output"]
+    name = "tumoar segment"
+    asked = command.make_context(name, list(flags), resilient_parsing=True).params  # output may be missing
+    taken = [option for option in (*OURS, "output") if asked[option]]
     if taken:
         words = ", ".join(f"--{name.replace('_', '-')}" for name in taken)
         raise UsageError("flags", f"flags for segment: {words} is the cohort's to set", do="leave it out")
+    got = command.make_context(name, ["--output", NOWHERE, *flags]).params
     changes = {"samples": got["samples"], "burn_in": got["burn_in"]}
     settings = resolve(
         got["config"],
@@ -176,7 +172,9 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path]]:
         gibbs=changes,
     )
     if got["model"] is not None:
-        load(got["model"])
+        from tumoar.io.models import load_model
+
+        load_model([got["model"]])
     files = [value for name, value in sorted(got.items()) if isinstance(value, Path) and name != "output"]
     for file in files:
         if not file.is_file():

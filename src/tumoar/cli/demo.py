@@ -28,7 +28,8 @@ def demo(
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the report in a browser.")] = False,
 ) -> None:
     """Draw a patient from the model, segment it, compare with the truth, write the report."""
-    from tumoar.cli.run import Request, execute, finished, require_memory
+    from tumoar.app.request import Request
+    from tumoar.app.segment import segment
     from tumoar.cli.watch import Watch
     from tumoar.io.files import absolute
     from tumoar.io.models import default_model
@@ -44,23 +45,20 @@ def demo(
     with Watch() as watch:
         watch.say(f"drawing a patient: head from the atlas, tumor from the shape prior, seed {seed}")
         images, truth = draw_patient(model, [Acquisition(name) for name in CONTRASTS], seed)
-        case = build_case(dict(images))
-        require_memory(case, model, None)
-        stamps = ("demo: a synthetic patient",) + (() if full else ("fast: fewer sweeps than by default",))
-        config = Config() if full else FAST
         request = Request(
-            output,
-            config,
-            seed,
+            case=build_case(dict(images)),
+            model=model,
+            config=Config() if full else FAST,
+            output=output,
+            seed=seed,
             resume=not overwrite,
             overwrite=overwrite,
             threads=threads,
-            stamps=stamps,
+            stamps=("demo: a synthetic patient",) + (() if full else ("fast: fewer sweeps than by default",)),
         )
-        result = execute(case, model, request, watch)
-        if result is not None:
-            finished(result, output, watch)
-            rows = compare(result[0], truth)
+        outcome = segment(request, watch)
+        if outcome.result is not None:
+            rows = compare(outcome.result, truth)
             add_table(output, "truth.tsv", rows)
             for row in rows:
                 watch.say(

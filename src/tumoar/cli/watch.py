@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -85,13 +84,6 @@ class Watch(AbstractContextManager["Watch"]):
         if self.as_json:
             self._event("message", text=text, **event)
         self._log(text, show=True)
-
-    def stage(self, name: str) -> Callable[[], None]:
-        """A stage without steps of its own has begun; call what is returned when it is over."""
-        from tumoar.app.pipeline import Progress
-
-        self(Progress(name, 0, 1, {}))
-        return lambda: self(Progress(name, 1, 1, {}))
 
     def _log(self, text: str, *, show: bool) -> None:
         text = printable(text)

@@ -67,11 +67,16 @@ class Measured:
 
 
 def dosed(
-    path: Path, dose: Image, person: Sequence[str] = (), names: Mapping[str, str] | None = None
+    path: Path,
+    dose: Image,
+    person: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
+    only: str | None = None,
 ) -> Measured:
     """Every structure of a result folder or an RTSTRUCT file in a dose; `person` is whom the dose names.
 
     `names` maps structures of RTSTRUCT files to names of ours; spellings in the table of aliases need none.
+    `only` names the one structure of a result that is wanted.
     """
     if not path.is_dir():
         return _of_file(path, dose, person, names or {})
@@ -80,7 +85,7 @@ def dosed(
     is_compared = require_patient(patient, manifest.get("key", ""), person, "the dose")
     require_frame(frame, dose)
     doubt = _doubt(bool(patient and frame), is_compared or not any(person))
-    return Measured(tuple(_of_result(path, manifest, dose)), doubt)
+    return Measured(tuple(_of_result(path, manifest, dose, only)), doubt)
 
 
 def _doubt(is_named: bool, is_compared: bool) -> str:
@@ -134,10 +139,13 @@ def _swapped(middles: Mapping[str, npt.NDArray[np.float64]]) -> Iterator[str]:
             yield f"{left} does not lie left of {right}: were the sides swapped?"
 
 
-def _of_result(out: Path, manifest: Mapping[str, Any], dose: Image) -> Iterator[Dosed]:
+def _of_result(
+    out: Path, manifest: Mapping[str, Any], dose: Image, only: str | None = None
+) -> Iterator[Dosed]:
     table = default_labels()
     known = {organ.name: organ for organ in table.organs}
     names = [row["name"] for row in (*manifest["volumes"], *manifest.get("margins", ()))]
+    names = [name for name in names if only in (None, name)]
     samples = _sampled(out, manifest, [name for name in names if name in known], dose)
     for name in names:
         image = read_nifti(out / "structures" / f"{name}.nii.gz")

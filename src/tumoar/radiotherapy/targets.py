@@ -16,6 +16,8 @@ from tumoar.vocabulary.labels import default_labels
 
 TABLE = "margins.tsv"
 
+Mask = npt.NDArray[np.bool_]
+
 
 def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
     """Write structures/CTV.nii.gz and PTV.nii.gz and their table; returns its rows."""
@@ -23,32 +25,38 @@ def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
     labels = read_nifti(out / "segmentation.nii.gz")
     grid, table = labels.grid, default_labels()
     target, brain = (_mask(out, name) for name in ("GTV", "Brain"))
-    rows: list[dict[str, Any]] = []
-    masks: dict[str, npt.NDArray[np.bool_]] = {}
-    if margins.ctv is not None:
-        fluid = np.asarray(labels.data) == table.structures[table.l("CSF")].index
-        inside = brain & ~ventricles(brain, fluid, grid.spacing)
-        target = grown_within(target, inside, margins.ctv, grid.spacing)
-        how = f"GTV + {margins.ctv:g} mm in the brain, not across ventricles; falx and tentorium not known"
-        rows.append(_row("CTV", margins.ctv, target, grid, how))
-        masks["CTV"] = target
-    if margins.ptv is not None:
-        target = grown(target, margins.ptv, grid.spacing)
-        how = f"{'CTV' if margins.ctv is not None else 'GTV'} + {margins.ptv:g} mm"
-        rows.append(_row("PTV", margins.ptv, target, grid, how))
-        masks["PTV"] = target
+    fluid = np.asarray(labels.data) == table.structures[table.l("CSF")].index
+    targets = grow_targets(target, brain, fluid, grid, margins)
+    rows = [row for row, _ in targets]
     with added(out, manifest, margins=rows) as folder:
         write_table(folder / TABLE, rows)
         (folder / "structures").mkdir()
-        for name, mask in masks.items():
-            write_nifti(folder / "structures" / f"{name}.nii.gz", mask.astype(np.uint8), grid)
+        for row, mask in targets:
+            write_nifti(folder / "structures" / f"{row['name']}.nii.gz", mask.astype(np.uint8), grid)
     return rows
 
 
-def _mask(out: Path, name: str) -> npt.NDArray[np.bool_]:
+def grow_targets(
+    target: Mask, brain: Mask, fluid: Mask, grid: Grid, margins: Margins
+) -> list[tuple[dict[str, Any], Mask]]:
+    """CTV and PTV around a GTV, as far as they are asked for: their row of the table, and their mask."""
+    targets = []
+    if margins.ctv is not None:
+        inside = brain & ~ventricles(brain, fluid, grid.spacing)
+        target = grown_within(target, inside, margins.ctv, grid.spacing)
+        how = f"GTV + {margins.ctv:g} mm in the brain, not across ventricles; falx and tentorium not known"
+        targets.append((_row("CTV", margins.ctv, target, grid, how), target))
+    if margins.ptv is not None:
+        target = grown(target, margins.ptv, grid.spacing)
+        how = f"{'CTV' if margins.ctv is not None else 'GTV'} + {margins.ptv:g} mm"
+        targets.append((_row("PTV", margins.ptv, target, grid, how), target))
+    return targets
+
+
+def _mask(out: Path, name: str) -> Mask:
     return np.asarray(read_nifti(out / "structures" / f"{name}.nii.gz").data, np.uint8) > 0
 
 
-def _row(name: str, mm: float, mask: npt.NDArray[np.bool_], grid: Grid, how: str) -> dict[str, Any]:
+def _row(name: str, mm: float, mask: Mask, grid: Grid, how: str) -> dict[str, Any]:
     cm3 = round(float(mask.sum()) * grid.voxel_volume / 1000, 4)
     return {"name": name, "margin_mm": mm, "outlined_cm3": cm3, "how": how}

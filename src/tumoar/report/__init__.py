@@ -1,6 +1,7 @@
 """The report: one HTML page that opens anywhere, offline, and holds all it shows."""
 
-from tumoar.report.content import report_data
+from tumoar.report.content import report_data, still_pictures
+from tumoar.report.notebook import notebook_html
 from tumoar.report.page import read_data, read_page, render
 
-__all__ = ["read_data", "read_page", "render", "report_data"]
+__all__ = ["notebook_html", "read_data", "read_page", "render", "report_data", "still_pictures"]

@@ -65,6 +65,13 @@ def report_data(
     }
 
 
+def still_pictures(result: Segmentation) -> list[dict[str, Any]]:
+    """Each contrast in three planes, without a face, as PNG in base64."""
+    seen = zip(windowed(result), without_face(result))
+    images = [(np.where(visible, image, np.uint8(0)), window) for (image, window), visible in seen]
+    return pictures(result, images, _legend(result))
+
+
 def organ_color(table: LabelTable, organ: Organ) -> str:
     """The color of an organ's first part."""
     if organ.tumor:

@@ -39,6 +39,7 @@ __all__ = [
     "Options",
     "add_table",
     "added",
+    "emptied",
     "label_rows",
     "read_manifest",
     "replace_text",
@@ -99,7 +100,12 @@ def _emptied(rows: Iterable[Mapping[str, Any]], least_cm3: float) -> Iterator[No
     """Structures of which removing small parts has left nothing."""
     for row in rows:
         if least_cm3 > 0 and row["removed_voxels"] and not row["components"]:
-            yield Note("min-volume", f"{row['name']} is empty: no part of it reaches {least_cm3:g} cm³")
+            yield emptied(row["name"], least_cm3)
+
+
+def emptied(name: str, least_cm3: float) -> Note:
+    """A structure of which removing small parts has left nothing."""
+    return Note("min-volume", f"{name} is empty: no part of it reaches {least_cm3:g} cm³")
 
 
 def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:

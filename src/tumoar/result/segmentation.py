@@ -27,43 +27,56 @@ from tumoar.vocabulary.labels import LabelTable, Organ
 Field = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 
+STORED = 0.90
+"""Share of the samples whose spread of volumes a result folder keeps."""
 
-@dataclass(frozen=True, repr=False)
+
+@dataclass(frozen=True, repr=False, eq=False)
 class Volume:
-    """Volume of one structure, cm³: as outlined, and in each sample.
+    """Volume of one structure, cm³: as outlined, and over the samples (NaN for a margin, which has none).
 
     The outline is a vote, so that its volume may lie outside the spread of the samples. On real images that
-    spread is too narrow to serve as an uncertainty (docs/report.md).
+    spread is too narrow to serve as an uncertainty (docs/report.md). `samples` are the volumes one by one,
+    None in a result that was read from a folder: it keeps their mean, standard deviation and central 90 %.
     """
 
-    samples: npt.NDArray[np.float64]
     outlined: float
+    mean: float = np.nan
+    sd: float = np.nan
+    central: tuple[float, float] = (np.nan, np.nan)
+    samples: npt.NDArray[np.float64] | None = None
+
+    @classmethod
+    def from_samples(cls, samples: npt.NDArray[np.float64], outlined: float) -> Volume:
+        """The volume of an outline whose samples are known."""
+        return cls(outlined, float(samples.mean()), float(samples.std()), _spread(samples, STORED), samples)
 
     def __repr__(self) -> str:
-        low, high = self.spread()
-        return f"Volume({self.outlined:.2f} cm³ outlined; spread of the samples {low:.2f}–{high:.2f} cm³)"
+        low, high = self.central
+        spread = "" if np.isnan(low) else f"; spread of the samples {low:.2f}–{high:.2f} cm³"
+        return f"Volume({self.outlined:.2f} cm³ outlined{spread})"
 
-    @property
-    def mean(self) -> float:
-        """Mean over the samples."""
-        return float(self.samples.mean())
-
-    @property
-    def sd(self) -> float:
-        """Standard deviation over the samples."""
-        return float(self.samples.std())
-
-    def spread(self, share: float = 0.90) -> tuple[float, float]:
+    def spread(self, share: float = STORED) -> tuple[float, float]:
         """Spread of the samples: the quantiles between which their central `share` lies.
 
         It tells how much the volume varies along the chain given the fitted model, and is not an interval
         that the true volume lies in with that probability.
         """
-        low, high = np.quantile(self.samples, [(1 - share) / 2, (1 + share) / 2])
-        return float(low), float(high)
+        if not 0 <= share <= 1:
+            raise ValueError(f"share must lie between 0 and 1, got {share}")
+        if share == STORED:
+            return self.central
+        if self.samples is None:
+            raise ValueError(f"only the central {STORED:.0%} of the samples is known, got share {share}")
+        return _spread(self.samples, share)
 
 
-@dataclass(frozen=True, eq=False)
+def _spread(samples: npt.NDArray[np.float64], share: float) -> tuple[float, float]:
+    low, high = np.quantile(samples, [(1 - share) / 2, (1 + share) / 2])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Segmentation:
     """One patient's result on the case's grid; `infos` are the traces of the chains, `theta` a last sample.
 
@@ -137,7 +150,7 @@ class Segmentation:
         columns = [self.table.l(s) for s in row.structures] + [tumor[t] for t in row.tumor]
         counts = np.array(self.tally.volumes)[:, columns].sum(1)
         cubic = self.case.grid.voxel_volume / 1000
-        return Volume(counts * cubic, float(self.mask(organ).sum()) * cubic)
+        return Volume.from_samples(counts * cubic, float(self.mask(organ).sum()) * cubic)
 
     def entropy(self) -> Field:
         """(X, Y, Z) nats: of the votes on structures, plus of those on tumor (none, edema, core)."""

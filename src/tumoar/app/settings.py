@@ -1,21 +1,23 @@
-"""Settings of a run: the defaults, then those of a TOML file, then the flags."""
+"""Settings of a run: the defaults, then those of a TOML file or of a `Config`, then the flags."""
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pydantic import ValidationError
+
+from tumoar.io.files import read_toml
+from tumoar.vocabulary.config import FAST, Config, GemConfig, GibbsConfig
 from tumoar.vocabulary.errors import UsageError, printable
-
-if TYPE_CHECKING:
-    from tumoar.vocabulary.config import Config
 
 LONGEST = 60
 """Letters of a name or value that a refusal repeats."""
 
 
 def resolve(
-    path: Path | None,
+    given: str | Path | Config | None,
     *,
     fast: bool,
     tumor: bool,
@@ -24,14 +26,14 @@ def resolve(
     gibbs: dict[str, int | None],
 ) -> Config:
     """The settings asked for; what is unknown, or out of bounds, is refused (B55)."""
-    from pydantic import ValidationError
-
-    from tumoar.vocabulary.config import FAST, Config
-
     table: dict[str, Any] = FAST.model_dump() if fast else Config().model_dump()
-    if path is not None:
-        from tumoar.io.files import read_toml
-
+    path = None
+    if isinstance(given, Config):
+        if fast:
+            raise UsageError("B55", "fast and a Config at once", do="give one of them")
+        table = given.model_dump()
+    elif given is not None:
+        path = Path(given)
         table = _joined(table, read_toml(path, "the settings file"))
     table |= {k: v for k, v in {"prior": prior and str(prior), "chains": chains}.items() if v is not None}
     if isinstance(table["gibbs"], dict):  # if not, it is refused below
@@ -55,10 +57,6 @@ def _joined(table: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 def _sentence(error: Any) -> str:
     """What is wrong with the settings; the first thing, if several are."""
-    from difflib import get_close_matches
-
-    from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig
-
     first = error.errors(include_url=False, include_input=False)[0]
     where = printable(".".join(str(part) for part in first["loc"]))[:LONGEST]
     if first["type"] == "extra_forbidden":

@@ -1,0 +1,127 @@
+"""The Python API: segment a patient, look at the result, read it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Unpack, overload
+
+from tumoar.api.inputs import Case, Model, as_kind
+from tumoar.api.live import Segmentation
+from tumoar.api.options import CONTRASTS, Options, require_known, with_options
+from tumoar.api.result import Result
+from tumoar.api.stored import StoredResult, load_result
+from tumoar.app.pipeline import Progress
+from tumoar.app.request import Request, collect_images
+from tumoar.app.segment import segment as _segment
+from tumoar.app.watch import Listener
+from tumoar.geometry import image
+from tumoar.geometry.image import Grid, Image
+from tumoar.model import generative
+from tumoar.radiotherapy.margins import Margins
+from tumoar.result.segmentation import Volume
+from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.errors import TumoarError
+
+__all__ = [
+    "Case",
+    "Config",
+    "Grid",
+    "Image",
+    "Margins",
+    "Model",
+    "Progress",
+    "Result",
+    "Segmentation",
+    "StoredResult",
+    "TumoarError",
+    "Volume",
+    "load_result",
+    "segment",
+]
+
+_Model = str | Path | generative.Model | None
+_Config = str | Path | Config | None
+_Callback = Callable[[Progress], None] | None
+
+
+@overload
+def segment(
+    case: image.Case | None = None,
+    model: _Model = None,
+    config: _Config = None,
+    *,
+    output: None = None,
+    watch: _Callback = None,
+    **options: Unpack[Options],
+) -> Segmentation: ...
+
+
+@overload
+def segment(
+    case: image.Case | None = None,
+    model: _Model = None,
+    config: _Config = None,
+    *,
+    output: str | Path,
+    watch: _Callback = None,
+    **options: Unpack[Options],
+) -> StoredResult: ...
+
+
+def segment(
+    case: image.Case | None = None,
+    model: _Model = None,
+    config: _Config = None,
+    *,
+    output: str | Path | None = None,
+    watch: _Callback = None,
+    **options: Unpack[Options],
+) -> Segmentation | StoredResult:
+    """Outline tumor and organs at risk of one patient, as `tumoar segment` does.
+
+    Give images by contrast, or a `Case` in their place. Options have the names and the meaning of those of
+    the command, and a refusal is a `TumoarError` with the same id. With `output` a result folder is written
+    and returned as `load_result` would return it, also where the same result was there already. Without, the
+    result stays in memory.
+
+    Parameters
+    ----------
+    case, model, config
+        A `Case`; a `Model` or its file; a `Config` or a TOML file.
+    output
+        The folder to write. An interrupted run is continued with `resume`; `overwrite` replaces a result.
+    watch
+        Called with a `Progress` at every step: stage, done, total, figures, notes.
+    t1, t1c, t2, flair, dir, ct, images
+        Paths of NIfTI files or of folders with a DICOM series, or `Image`. `images` maps names of further
+        contrasts ("other", "T1c-2") to them.
+    flair2, reference, register, skull_stripped, trust_contrasts, use_form
+        How the images are brought together; `register=False` trusts the headers.
+    exclude, fix_tumor
+        Masks on the reference image, as a path or an `Image`: voxels that take no part, and the tumor.
+    structures, tumor, min_volume, margins
+        TG-263 names, as a sequence or separated by commas (default: all); whether to look for tumor; cm³
+        below which parts of a structure are removed; CTV and PTV in mm, such as "ctv=15,ptv=3".
+    samples, burn_in, chains, prior, fast, seed
+        Settings, which override `config`; the same seed gives the same result.
+    rtstruct, seg, ablate, save_samples, keep_face
+        What else to write. With `save_samples` every sample is kept, in the folder or in memory.
+    threads, max_memory
+        Limits; a case that needs more memory (GB) is refused before the work begins.
+    """
+    require_known(options)
+    values: dict[str, Any] = dict(options)
+    files = [(name, source) for name in CONTRASTS if (source := values.pop(name, None)) is not None]
+    images = collect_images([*files, *(values.pop("images", None) or {}).items()])
+    if isinstance(names := values.get("structures"), str):
+        values["structures"] = tuple(name.strip() for name in names.split(","))
+    request = Request(case=case, model=model, config=config, output=output, images=images, **values)
+    outcome = _segment(request, Listener(watch))
+    if outcome.job.out is not None:
+        return load_result(outcome.job.out)
+    found: Segmentation = as_kind(Segmentation, outcome.result, outcome=outcome, margins=request.targets)
+    return found
+
+
+segment.__signature__ = with_options(segment)  # type: ignore[attr-defined]

@@ -1,0 +1,65 @@
+"""A patient's images and the model, as Python users make them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Self
+
+from tumoar.geometry import image
+from tumoar.io.images import read_scans
+from tumoar.io.models import default_model, load_model
+from tumoar.model import generative
+from tumoar.preprocess.case import build_case
+
+
+def as_kind(kind: type, value: Any, **more: Any) -> Any:
+    """The same fields under a class that adds to them."""
+    return kind(**{f.name: getattr(value, f.name) for f in fields(value)}, **more)
+
+
+class Case(image.Case):
+    """A patient's images on one grid."""
+
+    @classmethod
+    def from_files(
+        cls,
+        *,
+        reference: str | None = None,
+        register: bool = True,
+        skull_stripped: bool | None = None,
+        **files: str | Path,
+    ) -> Self:
+        """Bring together images named by contrast (t1, t1c, t2, flair, dir, ct, other).
+
+        Each is a NIfTI file or a folder with a DICOM series.
+        """
+        images = {name: scan.image for name, scan in read_scans(files).items()}
+        case = build_case(images, reference=reference, register=register, skull_stripped=skull_stripped)
+        found: Self = as_kind(cls, case)
+        return found
+
+    def __repr__(self) -> str:
+        head = "skull-stripped" if self.skull_stripped else "whole head"
+        names = ", ".join(contrast.name for contrast in self.contrasts)
+        size = "×".join(map(str, self.grid.shape))
+        return f"Case({names}; {head}, {size} mm, in the space of {self.reference})"
+
+
+class Model(generative.Model):
+    """Atlas and shape priors."""
+
+    @classmethod
+    def default(cls) -> Self:
+        """The model inside the package."""
+        found: Self = as_kind(cls, default_model())
+        return found
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """A model file of `tumoar train combine`."""
+        found: Self = as_kind(cls, load_model([path]))
+        return found
+
+    def __repr__(self) -> str:
+        return f"Model({', '.join(organ.name for organ in self.labels.organs)})"

@@ -1,0 +1,212 @@
+"""A result in memory, as `tumoar.segment` returns it where no output folder is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tumoar.api.result import Result
+from tumoar.app.publish import Job, describe, page_of, publish
+from tumoar.app.segment import Outcome
+from tumoar.geometry.image import Grid, Image, frame_digest
+from tumoar.geometry.pieces import pieces_of_mask
+from tumoar.inference.tally import Votes
+from tumoar.io.dicom import grid_of
+from tumoar.io.dose import GivenDose, load_dose, require_dose
+from tumoar.io.identity import require_patient
+from tumoar.io.images import series_at
+from tumoar.io.rois import Roi, look_of
+from tumoar.io.rtstruct_write import write_rtstruct
+from tumoar.numerics.threads import use_threads
+from tumoar.preprocess.case import to_input
+from tumoar.preprocess.quality import Note
+from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
+from tumoar.radiotherapy.margins import Margins
+from tumoar.radiotherapy.structures import require_frame
+from tumoar.radiotherapy.targets import add_margins, grow_targets
+from tumoar.report import still_pictures
+from tumoar.result import segmentation
+from tumoar.result.checks import review
+from tumoar.result.folder import Options, emptied, replace_text, status
+from tumoar.result.native import HALF, cleaned, deliver
+from tumoar.result.segmentation import Mask, Volume, organ_mask
+from tumoar.result.stored import known_contrast, known_name
+from tumoar.vocabulary.errors import GeometryError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Segmentation(segmentation.Segmentation, Result):
+    """A result in memory, on 1 mm voxels around the head; `outcome` tells how it was computed."""
+
+    outcome: Outcome | None = None
+    margins: Margins | None = None
+
+    @property
+    def status(self) -> str:
+        """OK or NEEDS REVIEW."""
+        return status(self.notes)
+
+    @cached_property
+    def _reviewed(self) -> tuple[Note, ...]:
+        return review(self) if self.outcome is None else self.outcome.notes
+
+    @cached_property
+    def notes(self) -> tuple[Note, ...]:
+        """What a reviewer should know."""
+        least = self._options.least_cm3
+        gone = [n for n in self._organs if least > 0 and _voted(self, n).any() and not self.mask(n).any()]
+        return (*self._reviewed, *(emptied(name, least) for name in gone))
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        """What sets the run apart, such as "fast"."""
+        return () if self.outcome is None else self.outcome.job.stamps
+
+    @property
+    def contrasts(self) -> tuple[str, ...]:
+        """The images that were given."""
+        return tuple(given.name for given in self.case.inputs)
+
+    @property
+    def reference(self) -> str:
+        """The image that set the space of the case."""
+        return self.case.reference
+
+    @property
+    def grid(self) -> Grid:
+        """Voxels of `labels`, `mask` and `probability`: those of the case."""
+        return self.case.grid
+
+    @property
+    def structures(self) -> tuple[str, ...]:
+        """Names of all structures, margins last."""
+        return (*self._organs, *self._targets)
+
+    @property
+    def _organs(self) -> list[str]:
+        wanted = self._options.organs
+        return [organ.name for organ in self.table.organs if not wanted or organ.name in wanted]
+
+    @property
+    def _options(self) -> Options:
+        return Options() if self.outcome is None else self.outcome.job.options
+
+    @cached_property
+    def _targets(self) -> dict[str, Mask]:
+        """CTV and PTV, where margins were asked for."""
+        if self.margins is None:
+            return {}
+        fluid = self.labels == self.table.structures[self.table.l("CSF")].index
+        found = grow_targets(self.mask("GTV"), self.mask("Brain"), fluid, self.case.grid, self.margins)
+        return {row["name"]: mask for row, mask in found}
+
+    def labels_on(self, contrast: str) -> Image:
+        """The label map on the voxels of an image as it was given."""
+        found = deliver(self, known_contrast(contrast, self.contrasts))
+        return Image(found.labels, found.grid)
+
+    def mask(self, name: str) -> Mask:
+        """(X, Y, Z) one structure or margin, by TG-263 name; organs are not cut by tumor."""
+        if name in ("CTV", "PTV"):
+            return self._targets[known_name(name, self.structures)]
+        mask = _voted(self, name)
+        least = self._options.least_cm3
+        return cleaned(mask, self.case.grid, least)[0] if least > 0 else mask
+
+    def volume(self, name: str) -> Volume:
+        """The structure's volume, as outlined and over the samples."""
+        if name in self._targets:
+            return Volume(float(self._targets[name].sum()) * self.case.grid.voxel_volume / 1000)
+        return super().volume(name)
+
+    def report(self, path: str | Path, *, keep_face: bool | None = None) -> None:
+        """Write the report, one page that opens offline.
+
+        Its images show no face unless the run was asked to keep it, or `keep_face` is given here.
+        """
+        keep_face = self._job.keep_face if keep_face is None else keep_face
+        notes = [{"id": note.id, "text": note.text} for note in self.notes]
+        volumes = [{"name": name, "outlined_cm3": self.volume(name).outlined} for name in self._organs]
+        page = page_of(self, keep_face, {**self._manifest, "notes": notes, "volumes": volumes})
+        replace_text(Path(path), page)
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write a result folder as `tumoar segment` does."""
+        log = () if self.outcome is None else self.outcome.log
+        publish(folder, self, self._reviewed, self._manifest, self._job, log, overwrite=overwrite)
+        if self.margins is not None:
+            add_margins(Path(folder), self.margins)
+
+    def dvh(self, name: str, dose: Image | str | Path, *, fractions: int | None = None) -> Sampled:
+        """Dose-volume histogram of a structure, and of its samples where they were kept.
+
+        Both are measured alike on the voxels of the case, and both leave out what the outline leaves out.
+        `fractions` says that the dose, a file, is of one of so many equal fractions.
+        """
+        if isinstance(dose, Image):
+            require_dose(dose)
+            given = GivenDose(dose)
+        else:
+            given = load_dose(dose, fractions=fractions)
+            self._require_patient(given.person, "the dose")
+        require_frame(frame_digest(self.case.grid.frame), given.image)
+        outline = _curve(self.mask(name), self.case.grid, given.image)
+        if name in self._targets:
+            return Sampled(outline, (), given.notes)
+        row, stays = self.table.organ(name), (~self.islands).astype(np.uint8)
+        drawn = (Votes(votes.l, votes.z * stays, votes.y * stays) for votes in self.tally.drawn())
+        masks = (organ_mask(self.table, row, votes) for votes in drawn)
+        samples = tuple(_curve(mask, self.case.grid, given.image) for mask in masks)
+        return Sampled(outline, samples, given.notes)
+
+    def to_rtstruct(self, reference: str | Path, path: str | Path, *, smooth: bool = False) -> None:
+        """Write contours on the slices of a series that was segmented (see `tumoar export` for others)."""
+        series = series_at(reference)
+        self._require_patient(series.person, "the series")
+        grid, _ = grid_of(series)
+        name = next((given.name for given in self.case.inputs if given.grid == grid), None)
+        if name is None:
+            raise GeometryError(
+                "B33", "the series is none of the images that were segmented", found=series.name
+            )
+        votes, least = deliver(self, name).votes, self._options.least_cm3
+        rois = []
+        for organ in (self.table.organ(name) for name in self._organs):
+            color, code = look_of(self.table, organ)
+            mask, _, _ = cleaned(organ_mask(self.table, organ, votes), grid, least)
+            rois.append(Roi(organ.name, organ.kind, color, mask, code))
+        for target, mask in self._targets.items():
+            color, code = look_of(self.table, self.table.organ("GTV"))
+            there = to_input(mask.astype(np.float32), self.case, name) > HALF
+            rois.append(Roi(target, target, color, there, code))
+        write_rtstruct(path, rois, series, smooth=smooth, key=self._manifest["key"])
+
+    @property
+    def _job(self) -> Job:
+        return Job(None, self.config, self.seed) if self.outcome is None else self.outcome.job
+
+    @cached_property
+    def _manifest(self) -> dict[str, Any]:
+        """What a folder would say of the run."""
+        if self.outcome is not None and self.outcome.manifest is not None:
+            return dict(self.outcome.manifest)
+        return describe(self, {}, self._job, "", use_threads(None))
+
+    def _require_patient(self, person: tuple[str, ...], what: str) -> None:
+        require_patient(self._manifest["patient"], self._manifest["key"], person, what)
+
+    def _pictures(self) -> list[dict[str, Any]]:
+        return still_pictures(self)
+
+
+def _voted(result: segmentation.Segmentation, name: str) -> Mask:
+    """A structure before small parts are removed."""
+    return segmentation.Segmentation.mask(result, name)
+
+
+def _curve(mask: Mask, grid: Grid, dose: Image) -> Dvh:
+    return thinned(dvh(pieces_of_mask(Image(mask.astype(np.uint8), grid)), dose))

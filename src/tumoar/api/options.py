@@ -1,0 +1,77 @@
+"""The options of `tumoar.segment`, with their types; defaults are those of `Request`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from inspect import Parameter, Signature, signature
+from typing import Any, TypedDict, get_type_hints
+
+from tumoar.app.pipeline import Given
+from tumoar.app.request import Request, Source
+from tumoar.io.nifti_header import Form
+from tumoar.radiotherapy.margins import Margins
+
+CONTRASTS = ("t1", "t1c", "t2", "flair", "dir", "ct")
+
+
+class Options(TypedDict, total=False):
+    """What `tumoar segment` can be asked, besides model, settings and output folder."""
+
+    t1: Source | None
+    t1c: Source | None
+    t2: Source | None
+    flair: Source | None
+    dir: Source | None
+    ct: Source | None
+    images: Mapping[str, Source] | None
+    flair2: bool
+    reference: str | None
+    register: bool
+    skull_stripped: bool | None
+    trust_contrasts: bool
+    use_form: Form | None
+    exclude: Source | None
+    structures: str | Sequence[str]
+    tumor: bool
+    fix_tumor: Source | Given | None
+    min_volume: float
+    samples: int | None
+    burn_in: int | None
+    chains: int | None
+    prior: str | None
+    fast: bool
+    seed: int
+    margins: Margins | str | None
+    rtstruct: bool
+    seg: bool
+    ablate: bool
+    save_samples: bool
+    keep_face: bool
+    threads: int | None
+    max_memory: float | None
+    resume: bool
+    overwrite: bool
+
+
+def require_known(names: Iterable[str]) -> None:
+    """A TypeError, as of any function, for an option that there is not."""
+    known = list(Options.__annotations__)
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f", did you mean '{near[0]}'?" if near else ""
+            raise TypeError(f"segment() got an unexpected keyword argument '{name}'{hint}")
+
+
+def with_options(function: Callable[..., Any]) -> Signature:
+    """The signature of a function with every option by name, for `help` and notebooks."""
+    defaults = {f.name: f.default for f in fields(Request)} | {"images": None} | dict.fromkeys(CONTRASTS)
+    own = [p for p in signature(function).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    hints = get_type_hints(Options)
+    more = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint)
+        for name, hint in hints.items()
+    ]
+    return signature(function).replace(parameters=[*own, *more])

@@ -1,0 +1,127 @@
+"""What every result offers, whether it has just been computed or was read from a folder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.geometry.image import Grid, Image
+from tumoar.preprocess.quality import Note
+from tumoar.radiotherapy.dvh import Sampled
+from tumoar.report import notebook_html
+from tumoar.report.notebook import spread_text
+from tumoar.result.segmentation import Volume
+
+WIDEST, MOST_NOTES = 100, 5
+
+
+class Result(ABC):
+    """One interface for results: `Segmentation` in memory and `StoredResult` on disk.
+
+    Arrays are indexed (X, Y, Z) on `grid`: 1 mm voxels around the head in memory, the voxels of the reference
+    image on disk. `labels_on` gives the same array for both. Structures have TG-263 names; "CTV" and "PTV"
+    are there if margins were asked for. Unknown names are a KeyError.
+    """
+
+    @property
+    @abstractmethod
+    def status(self) -> str:
+        """OK or NEEDS REVIEW."""
+
+    @property
+    @abstractmethod
+    def notes(self) -> Sequence[Note]:
+        """What a reviewer should know; each has an `id` (docs/errors.md) and a `text`."""
+
+    @property
+    @abstractmethod
+    def stamps(self) -> Sequence[str]:
+        """What sets the run apart, such as "fast"."""
+
+    @property
+    @abstractmethod
+    def contrasts(self) -> Sequence[str]:
+        """The images that were given."""
+
+    @property
+    @abstractmethod
+    def reference(self) -> str:
+        """The image that set the space of the case."""
+
+    @property
+    @abstractmethod
+    def structures(self) -> Sequence[str]:
+        """Names of all structures, margins last."""
+
+    @property
+    @abstractmethod
+    def grid(self) -> Grid:
+        """Voxels of `labels`, `mask` and `probability`."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> npt.NDArray[Any]:
+        """(X, Y, Z) the exclusive label map: tumor over anatomy."""
+
+    @abstractmethod
+    def labels_on(self, contrast: str) -> Image:
+        """The label map on the voxels of an image as it was given: `.data`, `.grid.affine`."""
+
+    @abstractmethod
+    def mask(self, name: str) -> npt.NDArray[np.bool_]:
+        """(X, Y, Z) one structure or margin; organs are not cut by tumor."""
+
+    @abstractmethod
+    def probability(self, name: str) -> npt.NDArray[Any]:
+        """(X, Y, Z) share of the samples in which a voxel belongs to a structure; margins have none."""
+
+    @abstractmethod
+    def volume(self, name: str) -> Volume:
+        """Volume in cm³: outlined, mean, sd and spread of the samples."""
+
+    @abstractmethod
+    def dvh(self, name: str, dose: Image | str | Path, *, fractions: int | None = None) -> Sampled:
+        """Dose-volume histogram of a structure, and of its samples where they were kept.
+
+        `fractions` says that the dose, a file, is of one of so many equal fractions.
+        """
+
+    @abstractmethod
+    def to_rtstruct(self, reference: str | Path, path: str | Path, *, smooth: bool = False) -> None:
+        """Write contours of all structures on the slices of a DICOM series."""
+
+    @abstractmethod
+    def report(self, path: str | Path) -> None:
+        """Write the report, one page that opens offline."""
+
+    @abstractmethod
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write a result folder as `tumoar segment` does."""
+
+    @abstractmethod
+    def _pictures(self) -> Sequence[dict[str, Any]]:
+        """Slices for a notebook, which show no face."""
+
+    def __repr__(self) -> str:
+        stamps = "".join(f", {text}" for text in self.stamps)
+        lines = [
+            f"{type(self).__name__}: {self.status}{stamps}",
+            f"{', '.join(self.contrasts)} (reference {self.reference})",
+        ]
+        for name in self.structures:
+            volume = self.volume(name)
+            spread = spread_text(volume)
+            lines.append(f"{name:16} {volume.outlined:8.2f} cm³{f'  (samples {spread})' if spread else ''}")
+        lines += [f"note: {note}" for note in self.notes[:MOST_NOTES]]
+        if len(self.notes) > MOST_NOTES:
+            lines.append(f"and {len(self.notes) - MOST_NOTES} more notes")
+        return "\n".join(line if len(line) <= WIDEST else f"{line[: WIDEST - 1]}…" for line in lines)
+
+    def _repr_html_(self) -> str:
+        volumes = {name: self.volume(name) for name in self.structures}
+        return notebook_html(self.status, self.stamps, self.contrasts, volumes, self.notes, self._pictures())

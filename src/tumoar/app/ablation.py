@@ -1,0 +1,48 @@
+"""How far volumes and outlines move without some of the contrasts."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from tumoar.app.pipeline import segment
+from tumoar.app.publish import Job
+from tumoar.app.watch import Watch
+from tumoar.model.generative import Model
+from tumoar.result.folder import add_table
+from tumoar.result.scores import dice
+from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.errors import TumoarError
+
+
+def ablate_contrasts(whole: Segmentation, job: Job, model: Model, watch: Watch) -> None:
+    """Segment again with every proper subset of the contrasts, and add the table to the result."""
+    assert job.out is not None
+    case, rows = whole.case, []
+    names = [c.name for c in case.contrasts]
+    for size in range(len(names) - 1, 0, -1):
+        for subset in combinations(range(len(names)), size):
+            chosen = [names[i] for i in subset]
+            try:
+                part = segment(
+                    case.restricted(subset),
+                    model,
+                    job.config,
+                    seed=job.seed,
+                    watch=watch,
+                    trust_contrasts=True,  # the names were looked at with all contrasts
+                )
+            except TumoarError as refusal:
+                watch.say(f"{'+'.join(chosen)}: {refusal.what}")
+                continue
+            for organ in whole.table.organs:
+                rows.append(
+                    {
+                        "contrasts": "+".join(chosen),
+                        "name": organ.name,
+                        "mean_cm3": round(part.volume(organ.name).mean, 4),
+                        "dice_with_all": round(dice(part.mask(organ.name), whole.mask(organ.name)), 4),
+                    }
+                )
+    if rows:
+        add_table(job.out, "ablation.tsv", rows)
+        watch.say(f"{job.out.name}/ablation.tsv: {len(rows)} rows")

@@ -1,0 +1,231 @@
+"""One run from an assembled case to a published folder: locked, resumable, complete or absent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import resource
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tumoar.app.machine import limit_threads, warm_blas
+from tumoar.app.pipeline import Given, Keeper, segment
+from tumoar.app.watch import Watch, stage
+from tumoar.geometry.image import Case, frame_digest
+from tumoar.io.checkpoint import Checkpoints
+from tumoar.io.files import absolute, require_own
+from tumoar.io.identity import Person, sealed
+from tumoar.io.lock import locked
+from tumoar.io.manifest import tidy
+from tumoar.io.manifest_schema import RESULT
+from tumoar.io.outputs import require_empty, require_place
+from tumoar.model.generative import Model
+from tumoar.preprocess.quality import Note
+from tumoar.report import render, report_data
+from tumoar.result.checks import review
+from tumoar.result.folder import MANIFEST, Options, read_manifest, status, write_result
+from tumoar.result.segmentation import Segmentation
+from tumoar.version import __version__
+from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.errors import IntegrityError, OutputError, UsageError
+
+LIBRARIES = ("numpy", "scipy", "numba", "nibabel", "SimpleITK")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do with a case, beyond the model's settings; without `out` nothing is written."""
+
+    out: Path | None
+    config: Config
+    seed: int = 0
+    options: Options = field(default_factory=Options)
+    resume: bool = False
+    overwrite: bool = False
+    threads: int | None = None
+    inputs: tuple[Path, ...] = ()  # files and folders that were given
+    digests: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the input files by contrast
+    person: Person = field(default=(), repr=False)  # kept as digests only
+    stamps: tuple[str, ...] = ()  # "fast", "demo": shown with the result
+    trust_contrasts: bool = False
+    keep_face: bool = False  # in the images of the report
+
+
+def execute(
+    case: Case, model: Model, job: Job, watch: Watch, given: Given | None = None
+) -> tuple[Segmentation, tuple[Note, ...]] | None:
+    """Segment and publish; None if the very same result is there already."""
+    assert job.out is not None
+    key = run_key(case, model, job, given)
+    folder = job.out.with_name(f".{job.out.name}.checkpoints")
+    with locked(job.out):
+        require_own(folder.parent, folder)
+        tidy(job.out)
+        require_place(job.out, job.inputs, overwrite=job.overwrite)
+        if not job.overwrite and _is_done(job.out, key):
+            shutil.rmtree(folder, ignore_errors=True)  # left where a run was stopped after its last step
+            watch.say(f"{job.out.name}: already done, nothing was changed")
+            return None
+        if job.overwrite:
+            shutil.rmtree(folder, ignore_errors=True)
+            if os.path.lexists(folder):
+                do = "remove it by hand, or choose another output folder"
+                raise OutputError("B58", "cannot remove the interrupted run", file=folder, do=do)
+        elif folder.exists() and not job.resume:
+            raise UsageError(
+                "resume",
+                "an interrupted run is there",
+                file=job.out,
+                do="continue it with --resume, or start anew with --overwrite",
+            )
+        threads = limit_threads(job.threads)
+        result = compute(case, model, job, watch, given, Checkpoints(folder, key))
+        notes = review(result)
+        with stage(watch, "write"):
+            manifest = describe(result, model.sha256, job, key, threads)
+            page = partial(page_of, result, job.keep_face)
+            notes = write_result(job.out, result, notes, manifest, job.options, page, watch.lines)
+        shutil.rmtree(folder, ignore_errors=True)
+    return result, notes
+
+
+def compute(
+    case: Case, model: Model, job: Job, watch: Watch, given: Given | None, keeper: Keeper | None = None
+) -> Segmentation:
+    """Segment; nothing but what `keeper` saves is written."""
+    warm_blas()
+    return segment(
+        case,
+        model,
+        job.config,
+        seed=job.seed,
+        given=given,
+        watch=watch,
+        keeper=keeper,
+        keeps_samples=job.options.samples,
+        trust_contrasts=job.trust_contrasts,
+    )
+
+
+def publish(
+    folder: str | Path,
+    result: Segmentation,
+    notes: Sequence[Note],
+    manifest: Mapping[str, Any],
+    job: Job,
+    log: Iterable[str],
+    *,
+    overwrite: bool,
+) -> None:
+    """Write the folder of a result that is in memory; one that is there is replaced only by choice."""
+    out = absolute(folder)
+    require_empty(out, overwrite=overwrite, kind=RESULT)
+    page = partial(page_of, result, job.keep_face)
+    with locked(out):
+        tidy(out)
+        write_result(out, result, notes, manifest, job.options, page, log)
+
+
+def page_of(result: Segmentation, keep_face: bool, manifest: Mapping[str, Any]) -> str:
+    """The report of a result from its finished manifest."""
+    notes = [Note(n["id"], n["text"]) for n in manifest["notes"]]
+    return render(report_data(result, notes, manifest, keep_face=keep_face))
+
+
+def run_key(case: Case, model: Model, job: Job, given: Given | None) -> str:
+    """SHA-256 of everything that the result depends on."""
+    digest = hashlib.sha256(case.D.tobytes())
+    digest.update(case.grid.affine.tobytes())
+    for extra in (case.excluded, *((given.z, given.y) if given else ())):
+        digest.update(b"-" if extra is None else extra.tobytes())
+    for image in case.inputs:  # the result lies on their voxels
+        digest.update(image.grid.affine.tobytes())
+        digest.update(image.to_reference.tobytes())
+    about = {
+        "inputs": [(i.name, *i.grid.shape, frame_digest(i.grid.frame)) for i in case.inputs],
+        "reference": case.reference,
+        "contrasts": [c.name for c in case.contrasts],
+        "stripped": case.skull_stripped,
+        "model": dict(model.sha256),
+        "config": job.config.model_dump(mode="json"),
+        "seed": job.seed,
+        "organs": job.options.organs,
+        "least": job.options.least_cm3,
+        "samples": job.options.samples,
+        "face": job.keep_face,
+        "version": __version__,
+    }
+    digest.update(json.dumps(about, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def describe(
+    result: Segmentation, model_sha256: Mapping[str, str], job: Job, key: str, threads: int
+) -> dict[str, Any]:
+    """The manifest: what went in, with what settings, on what, how long, how sure."""
+    case = result.case
+    return {
+        "version": __version__,
+        "key": key,
+        "stamps": list(job.stamps),
+        "inputs": [
+            {
+                "contrast": given.name,
+                "sha256": job.digests.get(given.name, ""),
+                "shape": list(given.grid.shape),
+                "spacing_mm": [round(float(s), 4) for s in given.grid.spacing],
+                "orientation": given.orientation,
+                "frame": frame_digest(given.grid.frame),
+                "interpolated": given.is_interpolated,
+                "registration": {k: round(float(v), 4) for k, v in given.figures.items()},
+            }
+            for given in case.inputs
+        ],
+        "patient": sealed(job.person, key),
+        "reference": case.reference,
+        "skull_stripped": case.skull_stripped,
+        "model": dict(model_sha256),
+        "config": result.config.model_dump(mode="json"),
+        "seed": result.seed,
+        "placement": {k: round(float(v), 4) for k, v in result.placement.quality.items()},
+        "seconds": {k: round(v, 1) for k, v in result.seconds.items()},
+        "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
+        "threads": threads,
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in LIBRARIES},
+    }
+
+
+def summarize(result: Segmentation, notes: Sequence[Note], out: Path, watch: Watch) -> None:
+    """The last messages of a run: volumes of the tumor, notes, status."""
+    rows = {row["name"]: row for row in read_manifest(out)["volumes"]}
+    for name in ("GTV", "Edema") if result.config.tumor else ():
+        if name in rows:
+            low, high = result.volume(name).spread(0.90)
+            shown = f"{name} {rows[name]['outlined_cm3']:.1f} cm³ (outlined)"
+            watch.say(f"{shown}; spread of the samples {low:.1f}–{high:.1f} cm³")
+    for note in notes:
+        watch.say(f"review: {note}")
+    state = status(notes)
+    watch.say(f"{state}: {out.name}/report.html", status=state)
+
+
+def _is_done(out: Path, key: str) -> bool:
+    """Whether the same result is there (B56); another one is refused (B57)."""
+    if not (out / MANIFEST).is_file():
+        return False
+    if read_manifest(out).get("key") == key:
+        return True
+    raise IntegrityError(
+        "B57",
+        "the output folder holds a result of other images or settings",
+        file=out,
+        do="choose another folder, or replace the result with --overwrite",
+    )

@@ -1,0 +1,241 @@
+"""The use case `segment`, for the command line and for Python: a request in, a result out.
+
+Check the output folder, read, assemble the case, masks, memory; place, fit and sample; write the folder;
+margins, DICOM, ablation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tumoar.app.ablation import ablate_contrasts
+from tumoar.app.machine import forecast_gb, limited_threads, require_memory, warm_blas
+from tumoar.app.masks import fix_tumor_from_mask, mask_on
+from tumoar.app.pipeline import Given, place
+from tumoar.app.publish import Job, compute, describe, execute, run_key, summarize
+from tumoar.app.request import Request, Source, require_structures
+from tumoar.app.settings import resolve
+from tumoar.app.watch import Listener, Watch, stage
+from tumoar.geometry.image import Case, Image
+from tumoar.io.files import absolute
+from tumoar.io.identity import Person, merged
+from tumoar.io.images import is_series, read_image, read_scans, series_at
+from tumoar.io.models import default_model, load_model
+from tumoar.io.nifti_header import Form
+from tumoar.io.outputs import require_place
+from tumoar.model.generative import Model
+from tumoar.numerics.threads import use_threads
+from tumoar.preprocess.case import build_case
+from tumoar.preprocess.quality import Note
+from tumoar.radiotherapy.export import export
+from tumoar.radiotherapy.margins import Margins
+from tumoar.radiotherapy.targets import add_margins
+from tumoar.result.checks import review
+from tumoar.result.folder import Options, read_manifest, status
+from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.errors import UsageError
+
+FAST_STAMP = "fast: a first look, not the full algorithm"
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A request whose images were read and checked."""
+
+    case: Case
+    model: Model
+    job: Job
+    given: Given | None
+    series: Path | None  # to draw contours on
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a run gave; `result` is None where the same result was in the folder already.
+
+    Without a folder, `manifest` is what would be written there as run.json. `doubts` concern DICOM files.
+    """
+
+    job: Job
+    result: Segmentation | None
+    notes: tuple[Note, ...] = ()
+    doubts: tuple[str, ...] = ()
+    manifest: Mapping[str, Any] | None = None
+    log: tuple[str, ...] = ()
+
+    @property
+    def needs_review(self) -> bool:
+        """Whether anything was flagged."""
+        if self.result is None and self.job.out is not None:
+            return bool(self.doubts) or read_manifest(self.job.out)["status"] != "OK"
+        return bool(self.doubts) or status(self.notes) != "OK"
+
+
+def segment(request: Request, watch: Watch | None = None) -> Outcome:
+    """Do all that a request asks for."""
+    watch = watch or Listener()
+    with limited_threads(request.threads):
+        ready = prepare(request, watch)
+        job, out = ready.job, ready.job.out
+        if out is None:
+            return _in_memory(ready, watch)
+        doubts: tuple[str, ...] = ()
+        done = execute(ready.case, ready.model, job, watch, ready.given)
+        if request.targets is not None:
+            add_targets(out, request.targets, watch)
+        if ready.series is not None:
+            doubts = tuple(to_dicom(out, ready.series, request.rtstruct, request.seg, watch))
+        if done is None:
+            if request.ablate:
+                watch.say("no ablation of a result that was done already: it needs a run with --overwrite")
+            return Outcome(job, None, doubts=doubts)
+        summarize(*done, out, watch)
+        if request.ablate:
+            ablate_contrasts(done[0], job, ready.model, watch)
+        return Outcome(job, *done, doubts)
+
+
+def check(request: Request, watch: Watch | None = None) -> None:
+    """A dry run: refuse what `segment` would refuse before it fits anything; nothing is written."""
+    watch = watch or Listener()
+    with limited_threads(request.threads):
+        ready = prepare(request, watch)
+        place(ready.case, ready.model, ready.job.config, watch=watch, trust_contrasts=request.trust_contrasts)
+
+
+def prepare(request: Request, watch: Watch) -> Prepared:
+    """Read and check everything that a request names."""
+    config = resolve(
+        request.config,
+        fast=request.fast,
+        tumor=request.tumor,
+        prior=request.prior,
+        chains=request.chains,
+        gibbs={"samples": request.samples, "burn_in": request.burn_in},
+    )
+    out = None if request.output is None else absolute(request.output)
+    if out is not None:
+        require_place(out, request.files, overwrite=request.overwrite)
+    model = load(request.model)
+    require_structures(request, model.labels)
+    warm_blas()
+    digests: dict[str, str] = {}
+    person: Person = ()
+    if request.case is None:
+        images, digests, person = read(request.images, request.use_form, watch)
+        case = assemble(images, request.flair2, request.reference, request.register, request.skull_stripped)
+    else:
+        case = request.case
+    wants_dicom = request.rtstruct or request.seg
+    series = series_among(request.images, case.reference) if wants_dicom else None
+    if request.exclude is not None:
+        case = replace(case, excluded=mask_on(_image(request.exclude, request.use_form), case))
+    given = request.fix_tumor
+    if given is not None and not isinstance(given, Given):
+        given = fix_tumor_from_mask(_image(given, request.use_form), case)
+    require_memory(case, model, request.max_memory)
+    if request.case is None:
+        describe_case(case, model, watch)
+    job = Job(
+        out,
+        config,
+        request.seed,
+        Options(request.structures, request.min_volume, request.save_samples),
+        resume=request.resume,
+        overwrite=request.overwrite,
+        threads=request.threads,
+        inputs=request.files,
+        digests=digests,
+        person=person,
+        stamps=(*request.stamps, *((FAST_STAMP,) if request.fast else ())),
+        trust_contrasts=request.trust_contrasts,
+        keep_face=request.keep_face,
+    )
+    return Prepared(case, model, job, given, series)
+
+
+def _in_memory(ready: Prepared, watch: Watch) -> Outcome:
+    """Segment without a folder."""
+    result = compute(ready.case, ready.model, ready.job, watch, ready.given)
+    key = run_key(ready.case, ready.model, ready.job, ready.given)
+    manifest = describe(result, ready.model.sha256, ready.job, key, use_threads(None))
+    job = replace(ready.job, person=(), inputs=())  # who it is stays in the digests of the manifest
+    return Outcome(job, result, review(result), manifest=manifest, log=tuple(watch.lines))
+
+
+def load(model: str | Path | Model | None) -> Model:
+    """The model asked for, or the one in the package."""
+    if isinstance(model, Model):
+        return model
+    return default_model() if model is None else load_model([model])
+
+
+def read(
+    images: Mapping[str, Source], use_form: Form | None, watch: Watch
+) -> tuple[dict[str, Image], dict[str, str], Person]:
+    """The images, the SHA-256 of their files, and whom they show."""
+    files = {name: image for name, image in images.items() if not isinstance(image, Image)}
+    with stage(watch, "read"):
+        scans = read_scans(files, use_form=use_form)
+    person = merged(scan.person for scan in scans.values())
+    found = {name: image if isinstance(image, Image) else scans[name].image for name, image in images.items()}
+    return found, {name: scan.sha256 for name, scan in scans.items()}, person
+
+
+def assemble(
+    images: Mapping[str, Image], flair2: bool, reference: str | None, register: bool, stripped: bool | None
+) -> Case:
+    """The images brought together."""
+    given: dict[str, Image | tuple[Image, Image]] = dict(images)
+    if flair2:
+        if not {"FLAIR", "T2"} <= set(images):
+            raise UsageError("images", "FLAIR² needs both FLAIR and T2", do="give --flair and --t2")
+        given = {k: v for k, v in given.items() if k not in ("FLAIR", "T2")}
+        given["FLAIR2"] = (images["FLAIR"], images["T2"])
+    return build_case(given, reference=reference, register=register, skull_stripped=stripped)
+
+
+def describe_case(case: Case, model: Model, watch: Watch) -> None:
+    """What was understood, before the work begins."""
+    head = "skull-stripped" if case.skull_stripped else "whole head"
+    size = "×".join(map(str, case.grid.shape))
+    names = ", ".join(c.name for c in case.contrasts)
+    watch.say(f"{names}: {head}, {size} mm, in the space of {case.reference}")
+    watch.say(f"about {forecast_gb(case, model):.1f} GB of memory")
+    for note in case.notes:
+        watch.say(f"note: {note}")
+
+
+def series_among(images: Mapping[str, Source], reference: str) -> Path:
+    """The input to draw on: the reference if it is a DICOM series, else the first that is."""
+    for name in (reference, *images):
+        path = images.get(name)
+        if isinstance(path, str | Path) and is_series(path):
+            return Path(path)
+    raise UsageError(
+        "export",
+        "no DICOM series to draw on",
+        do="give one of the images as a DICOM folder, or use `tumoar export --reference`",
+    )
+
+
+def add_targets(out: Path, margins: Margins, watch: Watch) -> None:
+    """Add CTV and PTV to the result."""
+    for row in add_margins(out, margins):
+        watch.say(f"{row['name']} {row['outlined_cm3']} cm³: {row['how']}")
+
+
+def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> list[str]:
+    """Add RTSTRUCT and SEG files to the result; returns notes on them."""
+    with stage(watch, "dicom"):
+        names, notes = export(out, series_at(path), rtstruct=rtstruct, seg=seg)
+    for text in (*(f"{out.name}/{name}: automatic, unreviewed" for name in names), *notes):
+        watch.say(text)
+    return notes
+
+
+def _image(source: Source, use_form: Form | None) -> Image:
+    return source if isinstance(source, Image) else read_image(source, use_form=use_form)

@@ -1,0 +1,142 @@
+"""A finished result read from its folder: labels, masks and volumes in the space of the reference image."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.geometry.image import Grid, Image
+from tumoar.io.files import absolute
+from tumoar.io.lock import locked
+from tumoar.io.manifest import MANIFEST, published, read_manifest, tidy
+from tumoar.io.manifest_schema import RESULT, seal
+from tumoar.io.nifti import read_nifti
+from tumoar.io.outputs import require_empty
+from tumoar.preprocess.quality import Note
+from tumoar.result.masks import listed, read_mask, structure_names
+from tumoar.result.segmentation import Volume
+
+NATIVE = ("native/", "_segmentation.nii.gz")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stored:
+    """A finished result on disk; `manifest` is its run.json, against which every file was checked."""
+
+    folder: Path
+    manifest: dict[str, Any] = field(repr=False)
+
+    @property
+    def status(self) -> str:
+        """OK or NEEDS REVIEW."""
+        return str(self.manifest["status"])
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What a reviewer should know."""
+        return tuple(Note(row["id"], row["text"]) for row in self.manifest["notes"])
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        """What sets the run apart, such as "fast"."""
+        return tuple(self.manifest.get("stamps", ()))
+
+    @property
+    def contrasts(self) -> tuple[str, ...]:
+        """The images that were given."""
+        there = [
+            name.removeprefix(NATIVE[0]).removesuffix(NATIVE[1])
+            for name in self.manifest["files"]
+            if name.startswith(NATIVE[0])
+        ]
+        order = [row["contrast"] for row in self.manifest.get("inputs", ())]
+        return tuple(sorted(there, key=lambda name: order.index(name) if name in order else len(order)))
+
+    @property
+    def reference(self) -> str:
+        """The image whose space the result is in."""
+        return str(self.manifest.get("reference") or "")
+
+    @property
+    def structures(self) -> tuple[str, ...]:
+        """Names of all structures, margins last."""
+        return tuple(structure_names(self.manifest))
+
+    @cached_property
+    def _map(self) -> Image:
+        return read_nifti(listed(self.folder, self.manifest, "segmentation.nii.gz"))
+
+    @property
+    def grid(self) -> Grid:
+        """Voxels of `labels`, `mask` and `probability`: those of the reference image."""
+        return self._map.grid
+
+    @property
+    def labels(self) -> npt.NDArray[np.generic]:
+        """(X, Y, Z) the exclusive label map: tumor over anatomy."""
+        return self._map.data
+
+    def labels_on(self, contrast: str) -> Image:
+        """The label map on the voxels of an image as it was given."""
+        name = known_contrast(contrast, self.contrasts)
+        return read_nifti(listed(self.folder, self.manifest, f"{NATIVE[0]}{name}{NATIVE[1]}"))
+
+    def mask(self, name: str) -> npt.NDArray[np.bool_]:
+        """(X, Y, Z) one structure or margin, by TG-263 name; organs are not cut by tumor."""
+        return np.asarray(read_mask(self.folder, self.manifest, self._known(name)).data, bool)
+
+    def probability(self, name: str) -> npt.NDArray[np.generic]:
+        """(X, Y, Z) share of the samples in which a voxel belongs to a structure; margins have none."""
+        measured = [row["name"] for row in self.manifest["volumes"]]
+        path = f"probabilities/{known_name(name, measured)}.nii.gz"
+        return read_nifti(listed(self.folder, self.manifest, path)).data
+
+    def volume(self, name: str) -> Volume:
+        """The structure's volume, as outlined and over the samples."""
+        rows = (*self.manifest["volumes"], *self.manifest.get("margins", ()))
+        row = next(row for row in rows if row["name"] == self._known(name))
+        return volume_of(row)
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Copy the result to another folder, whole or not at all; its files are checked again."""
+        out = absolute(folder)
+        require_empty(out, [self.folder], overwrite=overwrite, kind=RESULT)
+        with locked(out):
+            tidy(out)
+            with published(out, "the result") as work:
+                manifest = read_manifest(self.folder)
+                for name in manifest["files"]:
+                    (work / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(self.folder / name, work / name)
+                (work / MANIFEST).write_text(seal(manifest), encoding="utf-8")
+
+    def _known(self, name: str) -> str:
+        return known_name(name, self.structures)
+
+
+def volume_of(row: Mapping[str, Any]) -> Volume:
+    """A volume from a row of volumes.tsv or margins.tsv."""
+    if "mean_cm3" not in row:
+        return Volume(float(row["outlined_cm3"]))
+    central = float(row["p05_cm3"]), float(row["p95_cm3"])
+    return Volume(float(row["outlined_cm3"]), float(row["mean_cm3"]), float(row["sd_cm3"]), central)
+
+
+def known_contrast(name: str, known: Sequence[str]) -> str:
+    """An image by its contrast, whatever letter case it is given in."""
+    same = [spelling for spelling in known if spelling.lower() == name.lower()]
+    return same[0] if same else known_name(name, known)
+
+
+def known_name(name: str, known: Sequence[str]) -> str:
+    """The name, if it is known; else a KeyError lists those that are."""
+    if name not in known:
+        raise KeyError(f"no '{name}'; there are: {', '.join(known)}")
+    return name

@@ -1,0 +1,41 @@
+"""`tumoar demo` on the small head: the same run as `tumoar segment`, then a comparison with the truth."""
+
+import csv
+
+import numpy as np
+import pytest
+import small_head
+from small_run import CONFIG, MODEL
+
+from tumoar.app import pipeline
+from tumoar.cli import main
+from tumoar.placement.affine import AffineResult
+from tumoar.result.folder import read_manifest
+from tumoar.simulate.patient import Truth
+
+
+@pytest.fixture
+def small(monkeypatch):
+    case = small_head.case()
+    l, z, y = small_head.truth()
+    indices = small_head.LABELS.indices[l]
+    truth = Truth(case.grid, indices, z.astype(bool), y.astype(bool), indices)
+    monkeypatch.setattr(pipeline, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {"gain": 0.5}))
+    monkeypatch.setattr("tumoar.io.models.default_model", lambda: MODEL)
+    monkeypatch.setattr("tumoar.vocabulary.config.FAST", CONFIG)
+    monkeypatch.setattr("tumoar.simulate.draw_patient", lambda model, scans, seed: ({}, truth))
+    monkeypatch.setattr("tumoar.preprocess.case.build_case", lambda images: case)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_demo_writes_a_result_and_its_comparison_with_the_truth(tmp_path, capfd):
+    with pytest.raises(SystemExit) as end:
+        main(["demo", "-o", str(tmp_path / "demo"), "--seed", "3"])
+    err = capfd.readouterr().err
+    assert end.value.code == 0, err
+    manifest = read_manifest(tmp_path / "demo")
+    assert manifest["stamps"] == ["demo: a synthetic patient", "fast: fewer sweeps than by default"]
+    with open(tmp_path / "demo" / "truth.tsv", encoding="utf-8") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file, delimiter="\t")}
+    assert float(rows["GTV"]["dice"]) > 0.85
+    assert err.index("OK: demo/report.html") < err.index("GTV            Dice")

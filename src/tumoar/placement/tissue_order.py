@@ -89,7 +89,7 @@ def tissue_ratios(case: Case, placed: Placed) -> list[Ratios]:
     labels = placed.atlas.labels
     columns = np.zeros(labels.K, int)
     for number, tissue in enumerate(TISSUES, 1):
-        columns[labels.x_of_l == labels.x_named(tissue)] = number
+        columns[[s.gmm == tissue for s in labels.structures]] = number
     alpha = merge_labels(placed.atlas.alpha, columns)
     prior = rasterize(placed.reference, placed.tetrahedra, alpha, placed.shape, 0)
     counts = -(-np.array(case.grid.shape) // BLOCK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -79,6 +79,17 @@ def find_contrast(name: str, contrasts: Mapping[str, Contrast] | None = None) ->
         if known.lower() == name.lower():
             return contrast
     raise UsageError("contrast", f"unknown contrast '{name}'", do=f"use one of {', '.join(contrasts)}")
+
+
+def constraints_on(contrast: Contrast, labels: LabelTable) -> tuple[MeanConstraint, ...]:
+    """The constraints of a contrast on the mixtures that a model has; the others are left out."""
+    gmms = {g.name: g.components for g in labels.gmms}
+    found = []
+    for c in contrast.constraints:
+        refs = tuple(ref for ref in c.refs if ref in gmms)
+        if refs and (c.component or 0) < gmms.get(c.gmm, 0):
+            found.append(replace(c, refs=refs))
+    return tuple(found)
 
 
 def tumor_is_constrained(contrasts: Iterable[Contrast]) -> bool:

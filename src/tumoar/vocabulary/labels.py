@@ -92,7 +92,8 @@ class LabelTable:
         for kind, rows in (("structure", self.structures), ("gmm", self.gmms), ("organ", self.organs)):
             _require_unique(kind, "name", [row.name for row in rows])
         _require_unique("label", "index", [s.index for s in self.structures] + [t.index for t in self.tumor])
-        _require({s.index for s in self.structures if s.index == 0} == {0}, "no structure has index 0 (air)")
+        is_air_first = bool(self.structures) and self.structures[0].index == 0
+        _require(is_air_first, "the first structure is not the background with index 0")
         _require(any(s.in_brain for s in self.structures), "no structure is part of the brain")
         by_name = {s.name: s for s in self.structures}
         gmm_names = {g.name for g in self.gmms}
@@ -161,6 +162,10 @@ class LabelTable:
     def x_named(self, name: str) -> int:
         """Position of a mixture by name."""
         return _position(self.gmms, name)
+
+    def has_gmm(self, name: str) -> bool:
+        """Whether there is a mixture of this name."""
+        return any(g.name == name for g in self.gmms)
 
     @cached_property
     def core(self) -> int:

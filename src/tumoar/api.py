@@ -30,10 +30,11 @@ from tumoar.report import render, report_data
 from tumoar.result import segmentation as result
 from tumoar.result.checks import review
 from tumoar.result.folder import read_manifest, replace_text
+from tumoar.result.masks import label_table
 from tumoar.result.native import deliver
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import GeometryError
-from tumoar.vocabulary.labels import Organ, default_labels
+from tumoar.vocabulary.labels import LabelTable
 
 
 def _as(kind: type, value: Any) -> Any:
@@ -173,21 +174,25 @@ class Stored:
 
     def mask(self, organ: str) -> npt.NDArray[np.bool_]:
         """One structure, by TG-263 name."""
-        return np.asarray(read_nifti(self.folder / "structures" / f"{_known(organ).name}.nii.gz").data, bool)
+        return np.asarray(read_nifti(self.folder / "structures" / f"{self._known(organ)}.nii.gz").data, bool)
 
     def probability(self, organ: str) -> npt.NDArray[np.generic]:
         """Share of the samples in which a voxel belongs to a structure."""
-        return read_nifti(self.folder / "probabilities" / f"{_known(organ).name}.nii.gz").data
+        return read_nifti(self.folder / "probabilities" / f"{self._known(organ)}.nii.gz").data
 
     def volume(self, organ: str) -> dict[str, Any]:
         """The structure's row of volumes.tsv."""
-        return next(dict(row) for row in self.manifest["volumes"] if row["name"] == _known(organ).name)
+        return next(dict(row) for row in self.manifest["volumes"] if row["name"] == self._known(organ))
+
+    @property
+    def table(self) -> LabelTable:
+        """The label table that the result was made with."""
+        return label_table(self.manifest)
+
+    def _known(self, name: str) -> str:
+        return self.table.organ(name).name
 
 
 def load_result(folder: str | Path) -> Stored:
     """A finished result of `tumoar segment`, every file checked against its manifest."""
     return Stored(Path(folder), read_manifest(Path(folder)))
-
-
-def _known(name: str) -> Organ:
-    return default_labels().organ(name)

@@ -155,7 +155,7 @@ def landmarks(pi: Volume, grid: Grid, labels: LabelTable) -> dict[str, Points]:
 
 
 def fit_landmarks(source: Landmarks, target: Landmarks) -> npt.NDArray[np.float64]:
-    """4x4 least-squares affine map by the landmarks that both have; the brain's extents are always among them."""
+    """4x4 least-squares affine map by the landmarks that both have, the brain's extents among them."""
     both = [name for name in target if name in source]
     return fit_affine(np.array([source[n] for n in both]), np.array([target[n] for n in both]))
 

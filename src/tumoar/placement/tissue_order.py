@@ -96,7 +96,10 @@ def tissue_ratios(case: Case, placed: Placed) -> list[Ratios]:
     total = int(counts.prod())
     masks, blocks = [], []
     for number, tissue in enumerate(TISSUES, 1):
-        mask = prior[..., number] > SURE[tissue]
+        if number < prior.shape[-1]:
+            mask = prior[..., number] > SURE[tissue]
+        else:  # a model without this tissue
+            mask = np.zeros(placed.shape, bool)
         if case.excluded is not None:
             mask &= ~case.excluded
         masks.append(mask)

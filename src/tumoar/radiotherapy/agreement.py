@@ -27,16 +27,18 @@ from tumoar.io.seg_read import SEG, mask_on, read_seg
 from tumoar.result.folder import read_manifest
 from tumoar.result.masks import (
     carried,
+    label_table,
     listed,
     read_mask,
     rearranged,
     structure_names,
+    table_of_labels,
     transform_to_reference,
 )
 from tumoar.result.scores import Scores, compare, compare_organs, organ_mask
 from tumoar.vocabulary.aliases import rename
 from tumoar.vocabulary.errors import GeometryError, UnreadableFileError, UsageError
-from tumoar.vocabulary.labels import LabelTable, default_labels
+from tumoar.vocabulary.labels import LabelTable
 
 MOST_SHOWN = 12  # names in a sentence
 LARGEST = 2**31  # of a label
@@ -60,9 +62,11 @@ class Scored:
 class Space:
     """A result on the voxels of one image: `mask` of a name, and all `labels` in one map.
 
-    `hides` where the masks are those of a label map; `frame` is the digest of the frame of reference.
+    `table` says what labels mean. `hides` where the masks are those of a label map; `frame` is the digest of
+    the frame of reference.
     """
 
+    table: LabelTable
     grid: Grid
     names: tuple[str, ...]
     mask: Callable[[str], Mask]
@@ -88,6 +92,12 @@ def is_nifti(path: Path) -> bool:
     return path.name.endswith((*SUFFIXES, ".hdr", ".img"))
 
 
+def names_of(result: Path) -> list[str]:
+    """Names of all structures that a result folder, or the label map of one, can be asked for."""
+    table = label_table(read_manifest(result)) if result.is_dir() else table_of_labels(result)
+    return [organ.name for organ in table.organs]
+
+
 def score(result: Path, reference: Path, meaning: Values, given: Mapping[str, str]) -> Scored:
     """A result folder or label map against a label map, a mask, an RTSTRUCT or a DICOM-SEG file.
 
@@ -106,8 +116,8 @@ def score(result: Path, reference: Path, meaning: Values, given: Mapping[str, st
 
 
 def _score_labels(found: Sequence[Space], result: str, reference: Path, meaning: Values) -> Scored:
-    table = default_labels()
     truth, space, notes = _placed(found, reference)
+    table = space.table
     is_ours = _is_ours(truth, table)
     if not meaning:
         if not is_ours:
@@ -200,7 +210,7 @@ def _indices(table: LabelTable) -> set[int]:
 def _score_drawn(
     candidates: Sequence[Space], drawn: Drawn, reference: Path, given: Mapping[str, str]
 ) -> Scored:
-    table, notes, known = default_labels(), list(drawn.notes), candidates[0].names
+    table, notes, known = candidates[0].table, list(drawn.notes), candidates[0].names
     mapped = {name: new for name, new in given.items() if name in drawn.fill}
     names = rename(list(drawn.fill), mapped, known)
     taken = {new: name for name, new in names.items() if new in known}
@@ -278,8 +288,8 @@ def _fitting(candidates: Sequence[Space], drawn: Drawn, notes: list[str]) -> lis
 
 def spaces(result: Path) -> list[Space]:
     """A result on the voxels of each of its images, the reference image first; a label map on its own."""
-    table = default_labels()
     if not result.is_dir():
+        table = table_of_labels(result)
         labels, grid = _read_labels(result)
         foreign = sorted(set(np.unique(labels).tolist()) - _indices(table))
         if foreign:
@@ -292,7 +302,7 @@ def spaces(result: Path) -> list[Space]:
             )
         names = tuple(organ.name for organ in table.organs)
         masks = lambda name: organ_mask(table, table.organ(name), labels)  # noqa: E731
-        return [Space(grid, names, masks, lambda: labels, True)]
+        return [Space(table, grid, names, masks, lambda: labels, True)]
     manifest = read_manifest(result)
     frames = {i["contrast"]: i.get("frame", "") for i in manifest.get("inputs", [])}
     first = manifest["reference"]
@@ -316,7 +326,8 @@ def _space(out: Path, manifest: Mapping[str, Any], contrast: str, frame: str) ->
     def labels() -> Labels:
         return np.asarray(read_nifti(path).data, np.int64)
 
-    return Space(grid, tuple(structure_names(manifest)), mask, labels, False, frame, matrix)
+    names = tuple(structure_names(manifest))
+    return Space(label_table(manifest), grid, names, mask, labels, False, frame, matrix)
 
 
 def _hidden(space: Space, table: LabelTable, name: str) -> Mask:

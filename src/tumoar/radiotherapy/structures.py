@@ -20,11 +20,12 @@ from tumoar.geometry.pieces import pieces_of_mask
 from tumoar.inference.tally import Votes
 from tumoar.io.identity import require_patient, same_person
 from tumoar.io.nifti import read_nifti
-from tumoar.io.rois import look_of
+from tumoar.io.rois import look_of, look_of_target
 from tumoar.io.rtstruct import read_rtstruct
 from tumoar.numerics.threads import each
 from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
 from tumoar.result.folder import ANATOMY, read_manifest
+from tumoar.result.masks import label_table
 from tumoar.result.native import HALF, deliver_sample
 from tumoar.result.segmentation import organ_mask
 from tumoar.vocabulary.aliases import rename
@@ -86,7 +87,8 @@ def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str,
             "B34", "dose and structures are from different patients", do="give files of one patient"
         )
     require_frame(frame_digest(read.frame), dose)
-    colors = {organ.name: look_of(default_labels(), organ)[0] for organ in default_labels().organs}
+    table = default_labels()  # a file has none of its own
+    colors = {organ.name: look_of(table, organ)[0] for organ in table.organs}
     theirs = [outline.name for outline in read.outlines]
     here = {name: new for name, new in names.items() if name in theirs}
     ours = rename(theirs, here, (*TARGETS, *names.values()))
@@ -101,13 +103,13 @@ def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str,
 
 
 def _of_result(out: Path, manifest: Mapping[str, Any], dose: Image) -> Iterator[Dosed]:
-    table = default_labels()
+    table = label_table(manifest)
     known = {organ.name: organ for organ in table.organs}
     names = [row["name"] for row in (*manifest["volumes"], *manifest.get("margins", ()))]
     samples = _sampled(out, manifest, [name for name in names if name in known], dose)
     for name in names:
         image = read_nifti(out / "structures" / f"{name}.nii.gz")
-        color = look_of(table, known[name if name in known else "GTV"])[0]
+        color = (look_of(table, known[name]) if name in known else look_of_target(table))[0]
         mask = Image(np.asarray(np.asarray(image.data, np.uint8) > 0, np.uint8), image.grid)
         yield Dosed(name, color, Sampled(dvh(pieces_of_mask(mask), dose), samples.get(name, ())))
 
@@ -116,7 +118,7 @@ def _sampled(
     out: Path, manifest: Mapping[str, Any], names: Sequence[str], dose: Image
 ) -> dict[str, tuple[Dvh, ...]]:
     """Histograms of structures in all samples that were saved; organs are not cut by tumor."""
-    table = default_labels()
+    table = label_table(manifest)
     pairs = [name for name in sorted(manifest["files"]) if name.endswith(ANATOMY)]
     if not pairs:
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,23 @@ from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.radiotherapy.margins import Margins, grown, grown_within, ventricles
 from tumoar.result.folder import added, read_manifest, write_table
-from tumoar.vocabulary.labels import default_labels
+from tumoar.result.masks import label_table, structure_names
+from tumoar.vocabulary.errors import UsageError
 
 TABLE = "margins.tsv"
 
 
 def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
     """Write structures/CTV.nii.gz and PTV.nii.gz and their table; returns its rows."""
-    read_manifest(out)
+    manifest = read_manifest(out)
     labels = read_nifti(out / "segmentation.nii.gz")
-    grid, table = labels.grid, default_labels()
+    grid, table = labels.grid, label_table(manifest)
+    require_margins(structure_names(manifest))
     target, brain = (_mask(out, name) for name in ("GTV", "Brain"))
     rows: list[dict[str, Any]] = []
     masks: dict[str, npt.NDArray[np.bool_]] = {}
     if margins.ctv is not None:
-        fluid = np.asarray(labels.data) == table.structures[table.l("CSF")].index
+        fluid = np.isin(labels.data, [s.index for s in table.structures if s.name == "CSF"])
         inside = brain & ~ventricles(brain, fluid, grid.spacing)
         target = grown_within(target, inside, margins.ctv, grid.spacing)
         how = f"GTV + {margins.ctv:g} mm in the brain, not across ventricles; falx and tentorium not known"
@@ -43,6 +46,18 @@ def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
         for name, mask in masks.items():
             write_nifti(folder / "structures" / f"{name}.nii.gz", mask.astype(np.uint8), grid)
     return rows
+
+
+def require_margins(names: Sequence[str]) -> None:
+    """Refuse margins of a result without a target, or without the brain that the CTV grows in."""
+    lacking = [name for name in ("GTV", "Brain") if name not in names]
+    if lacking:
+        raise UsageError(
+            "margins",
+            "margins need GTV and Brain",
+            found=f"no {' and no '.join(lacking)}",
+            do="add them to --structures, or use a model that has them",
+        )
 
 
 def _mask(out: Path, name: str) -> npt.NDArray[np.bool_]:

@@ -24,6 +24,7 @@ from tumoar.io.manifest import (
     write_manifest,
 )
 from tumoar.io.nifti import read_nifti, write_nifti
+from tumoar.io.store import labels_to_dict
 from tumoar.numerics.threads import each
 from tumoar.preprocess.case import to_input
 from tumoar.preprocess.quality import Note
@@ -88,6 +89,7 @@ def write_result(
             **manifest,
             "status": status(notes),
             "notes": [{"id": n.id, "text": n.text} for n in notes],
+            "labels": labels_to_dict(result.table),
             "volumes": rows,
         }
         (work / REPORT).write_text(report(whole), encoding="utf-8")

@@ -49,7 +49,9 @@ def average(heads: Iterable[Head], labels: LabelTable, table: HeadTable) -> Surr
             )
     carried = ndi.gaussian_filter(known, (*([SPREAD / SPACING] * 3), 0), mode="nearest")
     parts = known + 0.1 * carried + 1e-6 * known.mean((0, 1, 2))
-    return Surroundings((parts / parts.sum(-1, keepdims=True)).astype(np.float32), grid, dict(zip(names, mean)))
+    return Surroundings(
+        (parts / parts.sum(-1, keepdims=True)).astype(np.float32), grid, dict(zip(names, mean))
+    )
 
 
 def _one_hot(

@@ -35,9 +35,9 @@ CENTER, RADIUS = np.array([0.0, 34.0, -52.0]), 9.0
 TUMOR = np.array([30.0, -20.0, 30.0])
 # log intensities in T1c and FLAIR
 MEANS = {
-    "background": (2.0, 2.0), "GWM": (6.0, 5.5), "GGM": (5.6, 5.8), "CSF": (4.8, 4.6), "deep gray": (5.8, 5.7),
-    "GNE": (5.7, 5.6), "chiasm": (5.9, 5.6), "eye fluid": (4.6, 5.0), "fat": (6.8, 6.4), "muscle": (5.4, 5.2),
-    "pituitary": (6.8, 5.6), "edema": (5.7, 6.5), "core": (6.9, 6.3),
+    "background": (2.0, 2.0), "GWM": (6.0, 5.5), "GGM": (5.6, 5.8), "CSF": (4.8, 4.6),
+    "deep gray": (5.8, 5.7), "GNE": (5.7, 5.6), "chiasm": (5.9, 5.6), "eye fluid": (4.6, 5.0),
+    "fat": (6.8, 6.4), "muscle": (5.4, 5.2), "pituitary": (6.8, 5.6), "edema": (5.7, 6.5), "core": (6.9, 6.3),
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from tumoar.app.pipeline import segment as _segment
 from tumoar.geometry import image
 from tumoar.geometry.pieces import pieces_of_mask
 from tumoar.inference.tally import Votes
+from tumoar.io.contrasts import read_contrasts
 from tumoar.io.dicom import grid_of
 from tumoar.io.dose import GivenDose, load_dose, require_dose
 from tumoar.io.images import read_scans, series_at
@@ -52,14 +53,21 @@ class Case(image.Case):
         reference: str | None = None,
         register: bool = True,
         skull_stripped: bool | None = None,
+        contrasts: str | Path | None = None,
         **files: str | Path,
     ) -> Self:
         """Bring together images named by contrast (t1, t1c, t2, flair, dir, ct, other).
 
-        Each is a NIfTI file or a folder with a DICOM series.
+        Each is a NIfTI file or a folder with a DICOM series. `contrasts` is a file with further contrasts.
         """
         images = {name: scan.image for name, scan in read_scans(files).items()}
-        case = build_case(images, reference=reference, register=register, skull_stripped=skull_stripped)
+        case = build_case(
+            images,
+            reference=reference,
+            register=register,
+            skull_stripped=skull_stripped,
+            contrasts=read_contrasts(contrasts),
+        )
         found: Self = _as(cls, case)
         return found
 

@@ -140,7 +140,7 @@ def run_key(case: Case, model: Model, request: Request, given: Given | None) -> 
     for extra in (case.excluded, *((given.z, given.y) if given else ())):
         digest.update(b"-" if extra is None else extra.tobytes())
     about = {
-        "contrasts": [c.name for c in case.contrasts],
+        "contrasts": [repr(c) for c in case.contrasts],
         "stripped": case.skull_stripped,
         "model": dict(model.sha256),
         "config": request.config.model_dump(mode="json"),

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tumoar.cli.images import UseForm, parse_images
+from tumoar.cli.images import OwnContrasts, UseForm, parse_images
 from tumoar.cli.settings import resolve
 from tumoar.io.files import absolute
 from tumoar.vocabulary.errors import TumoarError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tumoar.cli.run import Request
     from tumoar.cli.watch import Watch
     from tumoar.geometry.image import Case, Image
     from tumoar.model.generative import Model
     from tumoar.radiotherapy.margins import Margins
     from tumoar.result.segmentation import Segmentation
+    from tumoar.vocabulary.contrasts import Contrast
 
 NEEDS_REVIEW = 13
 LARGEST_SPECK = 10.0  # cm³
@@ -47,6 +50,7 @@ def segment(
     image: Annotated[
         list[str] | None, typer.Option(metavar="FILE:CONTRAST", help="Any image; `other` if unknown.")
     ] = None,
+    contrasts: OwnContrasts = None,
     flair2: Annotated[
         bool, typer.Option("--flair2", help="Use the product of FLAIR and T2 in place of both.")
     ] = False,
@@ -115,7 +119,10 @@ def segment(
     output = absolute(output)
     given = {"T1": t1, "T1c": t1c, "T2": t2, "FLAIR": flair, "DIR": dir, "CT": ct}
     files = {name: path for name, path in given.items() if path is not None}
-    for name, path in parse_images(image or []):
+    from tumoar.io.contrasts import read_contrasts
+
+    table = read_contrasts(contrasts, model)
+    for name, path in parse_images(image or [], table):
         if name in files:
             raise UsageError("images", f"{name} is given twice", do=f"name the second one {name}-2")
         files[name] = path
@@ -140,7 +147,7 @@ def segment(
     from tumoar.radiotherapy.margins import parse_margins
     from tumoar.result.folder import Options, read_manifest
 
-    inputs = (*files.values(), *(p for p in (exclude, fix_tumor, model, config) if p is not None))
+    inputs = (*files.values(), *(p for p in (exclude, fix_tumor, model, config, contrasts) if p is not None))
     require_place(output, inputs, overwrite=overwrite)
     chosen = load(model)
     names = tuple(structures.split(",")) if structures else ()
@@ -155,7 +162,7 @@ def segment(
     warm_blas()
     with Watch(as_json=json, quiet=quiet, verbose=verbose) as watch:
         images, digests, person = read(files, use_form, watch)
-        case = assembled(images, flair2, reference, not no_register, stripped)
+        case = assembled(images, flair2, reference, not no_register, stripped, table)
         drawn_on = series_among(files, case.reference) if rtstruct or seg else None
         if exclude is not None:
             from dataclasses import replace
@@ -220,7 +227,12 @@ def read(
 
 
 def assembled(
-    images: dict[str, Image], flair2: bool, reference: str | None, register: bool, stripped: bool | None
+    images: dict[str, Image],
+    flair2: bool,
+    reference: str | None,
+    register: bool,
+    stripped: bool | None,
+    contrasts: Mapping[str, Contrast] | None = None,
 ) -> Case:
     """The images brought together."""
     from tumoar.preprocess.case import build_case
@@ -231,7 +243,9 @@ def assembled(
             raise UsageError("images", "FLAIR² needs both FLAIR and T2", do="give --flair and --t2")
         given = {k: v for k, v in given.items() if k not in ("FLAIR", "T2")}
         given["FLAIR2"] = (images["FLAIR"], images["T2"])
-    return build_case(given, reference=reference, register=register, skull_stripped=stripped)
+    return build_case(
+        given, reference=reference, register=register, skull_stripped=stripped, contrasts=contrasts
+    )
 
 
 def describe_case(case: Case, model: Model, watch: Watch) -> None:

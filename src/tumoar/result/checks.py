@@ -34,13 +34,6 @@ NOT_SEEN, PARTLY_SEEN = 0.5, 0.95  # share of an organ in voxels with data
 LARGEST_DRIFT = 0.05  # of a volume, from the first to the second half of the samples
 FEWEST_EFFECTIVE = 10.0  # independent samples
 LEAST_AGREEMENT = 0.9  # Dice between chains
-DARKER = {
-    "FLAIR": (("CSF", "GGM"), ("GWM", "GGM")),
-    "T1": (("CSF", "GWM"), ("GGM", "GWM")),
-    "T1c": (("CSF", "GWM"), ("GGM", "GWM")),
-    "T2": (("GWM", "CSF"), ("GWM", "GGM")),
-}
-"""In each contrast the first mixture is darker than the second, or the image is not what its name says."""
 SWAPPED = "swapped"
 CLEARLY = 0.05  # in log intensity: gray and white matter may come close
 
@@ -146,10 +139,12 @@ def _contrasts(result: Segmentation) -> list[Note]:
 
     for channel, contrast in enumerate(result.case.contrasts):
         wrong = [
-            f"{WORDS[dark]} is brighter than {WORDS[bright]} in the image given as {contrast.name}: "
-            f"is it really a {contrast.name}?"
-            for dark, bright in DARKER.get(contrast.name, ())
-            if mean(dark, channel) > mean(bright, channel) + CLEARLY
+            f"{WORDS[order.tissue]} is brighter than {WORDS[order.than]} in the image given as "
+            f"{contrast.name}: is it really a {contrast.name}?"
+            for order in contrast.darker
+            if table.has_gmm(order.tissue)
+            and table.has_gmm(order.than)
+            and mean(order.tissue, channel) > mean(order.than, channel) + CLEARLY
         ]
         notes += [Note("B27", text) for text in wrong[:1]]
     return notes

@@ -146,13 +146,12 @@ def start_theta(
     for x in range(labels.X):
         q, G = labels.component_slice(x), labels.G[x]
         mu[q] += turns[q] * deviation[q] * ((2 * np.arange(G) + 1) / G - 1)[:, None]
-    for x, name in ((labels.core, "core"), (labels.edema, "edema")):
+    for x, gmm in enumerate(labels.gmms):
         q = labels.component_slice(x)
         for c, contrast in enumerate(contrasts):
-            if (
-                contrast.tumor_start is not None
-            ):  # mean and deviation are the brain's, as is the prior of tumor
-                mu[q, c] = mean[q, c] + contrast.tumor_start[name] * deviation[q, c]
+            # Mean and deviation are the brain's, as is the prior of tumor.
+            if gmm.role != "normal" and contrast.tumor_start is not None:
+                mu[q, c] = mean[q, c] + contrast.tumor_start[gmm.role] * deviation[q, c]
     return replace(alike, mu=_feasible(mu, Sigma, n, prior), Sigma=Sigma)
 
 

@@ -17,6 +17,7 @@ from tumoar.model.deformation import cost, fit
 from tumoar.model.generative import Model
 from tumoar.model.shape.crbm import CRBM
 from tumoar.vocabulary.errors import ModelFileError
+from tumoar.vocabulary.labels import TUMOR_STATES
 
 SHIPPED = ("atlas.npz", "shape.npz")
 NEEDED = ("GWM", "GGM")
@@ -58,7 +59,7 @@ def _volumes(section: Section, path: str | Path) -> dict[str, float]:
     """Mean volumes (mm³) of core and edema in training."""
     try:
         volumes = section.card["provenance"]["mean_mm3"]
-        expected = {part: float(volumes[part]) for part in ("core", "edema")}
+        expected = {part: float(volumes[part]) for part in TUMOR_STATES}
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelFileError("B54", "model file not usable: no mean volumes in it", file=path) from error
     low, high = VOLUMES

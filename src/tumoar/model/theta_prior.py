@@ -87,8 +87,9 @@ def expected_voxels(
 ) -> Array:
     """(X,) I_x: Σ_i π_i over the structures of a normal mixture (`atlas_sums`), trained volumes for tumor."""
     I = np.array(atlas_sums, float)
-    I[labels.core] = tumor_mm3["core"] / voxel_mm3
-    I[labels.edema] = tumor_mm3["edema"] / voxel_mm3
+    for x, gmm in enumerate(labels.gmms):
+        if gmm.role != "normal":
+            I[x] = tumor_mm3[gmm.role] / voxel_mm3
     return I
 
 

@@ -30,7 +30,7 @@ from tumoar.result.native import HALF, deliver_sample
 from tumoar.result.segmentation import organ_mask
 from tumoar.vocabulary.aliases import rename
 from tumoar.vocabulary.errors import GeometryError, UnreadableFileError
-from tumoar.vocabulary.labels import LabelTable, default_labels
+from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, default_labels
 
 TARGETS = ("CTV", "PTV")  # names of ours beside the organs
 NAMELESS = "the structures name no patient or no frame of reference: check that they are this patient's"
@@ -76,6 +76,11 @@ def dosed(
     require_patient(patient, manifest.get("key", ""), person, "the dose")
     require_frame(frame, dose)
     return Measured(tuple(_of_result(path, manifest, dose)), "" if patient and frame else NAMELESS)
+
+
+def organs_of(path: Path) -> list[str]:
+    """Names of the organs of a result folder; a file has no table of its own."""
+    return [organ.name for organ in label_table(read_manifest(path)).organs] if path.is_dir() else []
 
 
 def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str, str]) -> Measured:
@@ -146,9 +151,9 @@ def _votes(table: LabelTable, anatomy: Image, whole: Image) -> Votes:
     """A sample from its two label maps: anatomy alone, and tumor over anatomy."""
     position = np.zeros(256, np.uint8)
     position[table.indices] = np.arange(table.K)
-    index = {t.name: t.index for t in table.tumor}
-    y = np.asarray(whole.data) == index["core"]
-    z = y | (np.asarray(whole.data) == index["edema"])
+    states = [(t.index, *TUMOR_STATES[t.name]) for t in table.tumor]
+    z = np.isin(whole.data, [index for index, z, _ in states if z])
+    y = np.isin(whole.data, [index for index, _, y in states if y])
     return Votes(position[np.asarray(anatomy.data, np.uint8)], z.astype(np.uint8), y.astype(np.uint8))
 
 

@@ -24,6 +24,7 @@ from tumoar.result.scores import dice
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import core_is_identifiable
 from tumoar.vocabulary.errors import ChannelError
+from tumoar.vocabulary.labels import TUMOR_STATES
 
 Mask = npt.NDArray[np.bool_]
 
@@ -165,9 +166,10 @@ def _sides(result: Segmentation) -> list[Note]:
 def _chain(result: Segmentation) -> list[Note]:
     """Volumes that still drift, or samples that tell little, at the end of a chain."""
     notes = []
-    for organ in ("GTV", "Edema") if result.config.tumor else ():
+    for part in result.table.tumor if result.config.tumor else ():
+        organ = next((o.name for o in result.table.organs if o.tumor == (part.name,)), part.name)
         for tally in result.tallies:
-            column = result.table.K + (organ == "GTV")
+            column = result.table.K + TUMOR_STATES[part.name][1]
             series = np.array(tally.volumes)[:, column].astype(float)
             series *= result.case.grid.voxel_volume / 1000
             if len(series) < 20 or series.mean() < LEAST_TUMOR:

@@ -14,12 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tumoar.vocabulary.errors import ModelFileError, UsageError, printable
-
-if TYPE_CHECKING:
-    from tumoar.vocabulary.labels import LabelTable
+from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable
 
 Transform = Literal["log", "hounsfield"]
 Tissue = Literal["GWM", "GGM", "CSF"]
@@ -76,8 +74,8 @@ class Contrast:
     picture_rank: int | None = None
 
     def __post_init__(self) -> None:
-        if self.tumor_start is not None and set(self.tumor_start) != {"core", "edema"}:
-            raise _unusable(self.name, "tumor_start must name core and edema")
+        if self.tumor_start is not None and set(self.tumor_start) != set(TUMOR_STATES):
+            raise _unusable(self.name, f"tumor_start must name {' and '.join(TUMOR_STATES)}")
         if self.transform != "log" and self.constraints:
             raise _unusable(self.name, "constraints are ratios of intensities and need the log transform")
 
@@ -141,7 +139,7 @@ def constraints_on(contrast: Contrast, labels: LabelTable) -> tuple[MeanConstrai
 
 def tumor_is_constrained(contrasts: Iterable[Contrast]) -> bool:
     """Whether any contrast (FLAIR-like or T1c) says how bright tumor is; without one, no tumor mode."""
-    return any(c.gmm in ("core", "edema") for contrast in contrasts for c in contrast.constraints)
+    return any(c.gmm in TUMOR_STATES for contrast in contrasts for c in contrast.constraints)
 
 
 def core_is_identifiable(contrasts: Iterable[Contrast]) -> bool:
@@ -238,7 +236,7 @@ def _start(name: str, given: Any) -> dict[str, float] | None:
         return None
     if not isinstance(given, Mapping):
         raise _unusable(name, "tumor_start is 'like-normal', or numbers for core and edema")
-    _require_keys(name, given, {"core": (int, float), "edema": (int, float)}, ("core", "edema"))
+    _require_keys(name, given, dict.fromkeys(TUMOR_STATES, (int, float)), TUMOR_STATES)
     return {part: float(value) for part, value in given.items()}
 
 

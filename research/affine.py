@@ -48,7 +48,7 @@ from tumoar.placement.template import (
     at_rest,
     atlas_template,
     default_surroundings,
-    fit_affine,
+    fit_landmarks,
     landmarks,
     make_template,
 )
@@ -168,7 +168,7 @@ def label_placement(label_map: np.ndarray, own: Grid, atlas: Atlas) -> np.ndarra
     pi, grid = at_rest(atlas)
     template = make_template(pi, grid, LABELS, default_surroundings(), skull_stripped=False)
     one_hot = (label_map[..., None] == LABELS.indices).astype(np.float32)
-    start = fit_affine(landmarks(one_hot, own, LABELS), landmarks(pi, grid, LABELS))
+    start = fit_landmarks(landmarks(one_hot, own, LABELS), landmarks(pi, grid, LABELS))
     where = own.world(np.argwhere(np.ones(label_map.shape, bool)))
     signal = Signal(where, label_map.reshape(-1, 1).copy(), np.ones(label_map.size, bool), 2.0)
     matrix = start

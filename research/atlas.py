@@ -172,7 +172,7 @@ def shipped(cache, held):
     atlas = load_atlas(ATLAS)
     card = atlas.provenance
     assert not {f"head_{n}.nii.gz" for n in held} & set(card["heads"])
-    common = Alignment(tuple(card["box"]), np.array(card["landmarks"]))
+    common = Alignment.of_card(card, atlas.labels)
     return atlas, {n: common.place(prepared(n, cache / "heads"), LABELS) for n in held}
 
 

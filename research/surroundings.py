@@ -45,8 +45,10 @@ def main() -> None:
     result = average((read(p) for p in paths), default_labels(), default_heads())
     parts = np.round(255 * result.parts).astype(np.uint8)
     if not options.quick:
+        points = np.array(list(result.landmarks.values()))
+        names = np.array(list(result.landmarks))
         np.savez_compressed(
-            options.output, parts=parts, affine=result.grid.affine, landmarks=result.landmarks
+            options.output, parts=parts, affine=result.grid.affine, landmarks=points, names=names
         )
     shares = dict(zip(("air", "bone", "soft tissue"), np.round(result.parts.mean((0, 1, 2)), 4).tolist()))
     seconds = round(time.perf_counter() - start, 1)

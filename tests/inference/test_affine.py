@@ -13,7 +13,7 @@ from scipy.spatial.transform import Rotation
 from tumoar.geometry.image import Case, Grid, Input, is_valid, transformed
 from tumoar.placement import affine
 from tumoar.placement.affine import find_placement, generators, rotation_and_scales
-from tumoar.placement.template import fit_affine, landmarks, make_template
+from tumoar.placement.template import fit_landmarks, landmarks, make_template
 from tumoar.simulate import Acquisition, draw_blob, draw_place, simulate
 from tumoar.simulate.patient import tissue_map
 from tumoar.simulate.tissue import default_tissues
@@ -214,7 +214,7 @@ def test_landmarks_follow_the_head(head):
     pi = (label_map[..., None] == LABELS.indices).astype(np.float32)
     truth = motion([10, 20, -5], [7, 8, 9])
     there = Grid(grid.shape, truth @ grid.affine)
-    found = fit_affine(landmarks(pi, grid, LABELS), landmarks(pi, there, LABELS))
+    found = fit_landmarks(landmarks(pi, grid, LABELS), landmarks(pi, there, LABELS))
     assert np.allclose(found, truth, atol=1e-6)
 
 

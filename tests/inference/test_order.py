@@ -165,12 +165,12 @@ def test_real_patients_swapped_in_every_way(shared_data, record_property):
         assert check_order(case, placed) == (), folder.name
         found = tissue_ratios(case, placed)
         for a, b in combinations(files, 2):
-            names = swapped(files, a, b)
-            worst = max(c.margin for c in contradictions(names, found))
+            given = [find_contrast(name) for name in swapped(files, a, b)]
+            worst = max(c.margin for c in contradictions(given, found))
             if {a, b} == {"T1", "T1c"}:
                 assert worst < 0.05, folder.name
                 continue
-            tried, pair = tried + 1, explained_by(names, found)
+            tried, pair = tried + 1, explained_by(given, found)
             assert worst < 0.05 or set(pair or ()) == {a, b}, folder.name
             refused, noted = refused + (worst >= CLEAR), noted + (0.05 <= worst < CLEAR)
             missed += [(folder.name, a, b)] if worst < 0.05 else []

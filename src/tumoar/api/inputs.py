@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tumoar.geometry import image
+from tumoar.io.contrasts import read_contrasts
 from tumoar.io.images import read_scans
 from tumoar.io.models import default_model, load_model
 from tumoar.model import generative
@@ -28,14 +29,21 @@ class Case(image.Case):
         reference: str | None = None,
         register: bool = True,
         skull_stripped: bool | None = None,
+        contrasts: str | Path | None = None,
         **files: str | Path,
     ) -> Self:
         """Bring together images named by contrast (t1, t1c, t2, flair, dir, ct, other).
 
-        Each is a NIfTI file or a folder with a DICOM series.
+        Each is a NIfTI file or a folder with a DICOM series. `contrasts` is a file with further contrasts.
         """
         images = {name: scan.image for name, scan in read_scans(files).items()}
-        case = build_case(images, reference=reference, register=register, skull_stripped=skull_stripped)
+        case = build_case(
+            images,
+            reference=reference,
+            register=register,
+            skull_stripped=skull_stripped,
+            contrasts=read_contrasts(contrasts),
+        )
         found: Self = as_kind(cls, case)
         return found
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import Any, TypedDict, get_type_hints
 
 from tumoar.app.pipeline import Given
@@ -26,6 +27,7 @@ class Options(TypedDict, total=False):
     dir: Source | None
     ct: Source | None
     images: Mapping[str, Source] | None
+    contrasts: str | Path | None
     flair2: bool
     reference: str | None
     register: bool

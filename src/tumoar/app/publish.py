@@ -151,7 +151,7 @@ def run_key(case: Case, model: Model, job: Job, given: Given | None) -> str:
     about = {
         "inputs": [(i.name, *i.grid.shape, frame_digest(i.grid.frame)) for i in case.inputs],
         "reference": case.reference,
-        "contrasts": [c.name for c in case.contrasts],
+        "contrasts": [repr(c) for c in case.contrasts],
         "stripped": case.skull_stripped,
         "model": dict(model.sha256),
         "config": job.config.model_dump(mode="json"),

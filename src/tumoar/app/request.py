@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tumoar.app.pipeline import Given
 from tumoar.geometry.image import Case, Image
+from tumoar.io.contrasts import read_contrasts
 from tumoar.io.nifti_header import Form
 from tumoar.model.generative import Model
 from tumoar.radiotherapy.margins import Margins, parse_margins
 from tumoar.vocabulary.config import Config
-from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.contrasts import Contrast, find_contrast
 from tumoar.vocabulary.errors import UsageError
 from tumoar.vocabulary.labels import LabelTable
 
@@ -39,6 +41,7 @@ class Request:
     model: str | Path | Model | None = None
     config: str | Path | Config | None = None
     # images
+    contrasts: str | Path | None = None  # a table of one's own
     flair2: bool = False
     reference: str | None = None
     register: bool = True
@@ -89,7 +92,7 @@ class Request:
             asked = [name for name in NEEDS_FOLDER if getattr(self, name)]
             if asked:
                 raise UsageError("output", f"{asked[0]} needs an output folder", do="give output as well")
-        object.__setattr__(self, "images", collect_images(self.images.items()))
+        object.__setattr__(self, "images", collect_images(self.images.items(), self.table))
         object.__setattr__(self, "structures", tuple(self.structures))
         if isinstance(self.margins, str):
             object.__setattr__(self, "margins", parse_margins(self.margins))
@@ -106,9 +109,15 @@ class Request:
         _require_type("output", self.output, *optional)
         _require_type("model", self.model, Model, *optional)
         _require_type("config", self.config, Config, *optional)
+        _require_type("contrasts", self.contrasts, *optional)
         _require_type("exclude", self.exclude, Image, *optional)
         _require_type("fix_tumor", self.fix_tumor, Image, Given, *optional)
         _require_type("margins", self.margins, Margins, str, type(None))
+
+    @cached_property
+    def table(self) -> Mapping[str, Contrast] | None:
+        """The contrasts, where a table of one's own is given."""
+        return read_contrasts(self.contrasts, None if isinstance(self.model, Model) else self.model)
 
     @property
     def targets(self) -> Margins | None:
@@ -118,16 +127,18 @@ class Request:
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file and folder that is read."""
-        given = (*self.images.values(), self.exclude, self.fix_tumor, self.model, self.config)
+        given = (*self.images.values(), self.exclude, self.fix_tumor, self.model, self.config, self.contrasts)
         return tuple(Path(value) for value in given if isinstance(value, str | Path))
 
 
-def collect_images(pairs: Iterable[tuple[str, Source]]) -> dict[str, Source]:
+def collect_images(
+    pairs: Iterable[tuple[str, Source]], contrasts: Mapping[str, Contrast] | None = None
+) -> dict[str, Source]:
     """Images by contrast, as the contrast table spells it; each may be given once."""
     images: dict[str, Source] = {}
     for key, image in pairs:
         contrast, dash, number = key.partition("-")
-        name = find_contrast(contrast).name + dash + number
+        name = find_contrast(contrast, contrasts).name + dash + number
         if name in images:
             raise UsageError("images", f"{name} is given twice", do=f"name the second one {name}-2")
         images[name] = image

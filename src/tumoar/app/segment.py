@@ -126,7 +126,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
     person: Person = ()
     if request.case is None:
         images, digests, person = read(request.images, request.use_form, watch)
-        case = assemble(images, request.flair2, request.reference, request.register, request.skull_stripped)
+        case = assemble(images, request)
     else:
         case = request.case
     wants_dicom = request.rtstruct or request.seg
@@ -185,17 +185,21 @@ def read(
     return found, {name: scan.sha256 for name, scan in scans.items()}, person
 
 
-def assemble(
-    images: Mapping[str, Image], flair2: bool, reference: str | None, register: bool, stripped: bool | None
-) -> Case:
+def assemble(images: Mapping[str, Image], request: Request) -> Case:
     """The images brought together."""
     given: dict[str, Image | tuple[Image, Image]] = dict(images)
-    if flair2:
+    if request.flair2:
         if not {"FLAIR", "T2"} <= set(images):
             raise UsageError("images", "FLAIR² needs both FLAIR and T2", do="give --flair and --t2")
         given = {k: v for k, v in given.items() if k not in ("FLAIR", "T2")}
         given["FLAIR2"] = (images["FLAIR"], images["T2"])
-    return build_case(given, reference=reference, register=register, skull_stripped=stripped)
+    return build_case(
+        given,
+        reference=request.reference,
+        register=request.register,
+        skull_stripped=request.skull_stripped,
+        contrasts=request.table,
+    )
 
 
 def describe_case(case: Case, model: Model, watch: Watch) -> None:

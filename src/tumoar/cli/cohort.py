@@ -14,9 +14,12 @@ from tumoar.cli.stop import end_when_stopped
 from tumoar.vocabulary.errors import CohortError, UsageError, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tumoar.cohort.engine import Scheduler
     from tumoar.cohort.plan import Order
     from tumoar.cohort.subjects import Subject
+    from tumoar.vocabulary.contrasts import Contrast
 
 OURS = (
     "t1", "t1c", "t2", "flair", "dir", "ct", "image", "threads", "max_memory", "resume",
@@ -101,10 +104,10 @@ def cohort(
             raise UsageError("B55", f"{name} is not a number", found=value)
     where = cluster(scheduler, tls_ca, tls_cert, tls_key, insecure_scheduler)
     extra = flags or []
-    tumor, files = parse_flags(extra)
+    tumor, files, table = parse_flags(extra)
     if max(len(participant_label or []), len(session_label or [])) and index is not None:
         raise UsageError("B61", "--index and labels at once", do="give one of them")
-    everybody = checked(find(source, prefer or []), tumor)
+    everybody = checked(find(source, prefer or [], table), tumor, table)
     chosen = select(everybody, participant_label or [], session_label or [], index)
     order = Order(
         out=str(output.absolute()),
@@ -136,23 +139,27 @@ def cohort(
         )
 
 
-def find(source: Path, prefer: list[str]) -> list[Subject]:
+def find(source: Path, prefer: list[str], table: Mapping[str, Contrast] | None = None) -> list[Subject]:
     """Everybody in a dataset or a list."""
     from tumoar.cohort.listing import read_list
     from tumoar.cohort.subjects import find_subjects
     from tumoar.vocabulary.contrasts import default_contrasts
 
     if source.is_dir():
-        return find_subjects(source, prefer)
-    return read_list(source, list(default_contrasts()))
+        return find_subjects(source, prefer, table)
+    return read_list(source, list(table or default_contrasts()))
 
 
-def parse_flags(flags: list[str]) -> tuple[bool, list[Path]]:
-    """Check flags of `segment` before anybody's turn; returns whether tumor is asked for, and named files."""
+def parse_flags(flags: list[str]) -> tuple[bool, list[Path], dict[str, Contrast] | None]:
+    """Check flags of `segment` before anybody's turn.
+
+    Returns whether tumor is asked for, the files that flags name, and a table of contrasts if one is named.
+    """
     from typer.main import get_command
 
     from tumoar.app.settings import resolve
     from tumoar.cli import app
+    from tumoar.io.contrasts import read_contrasts
 
     command = get_command(app).commands["segment"]  # type: ignore[attr-defined]
     name = "tumoar segment"
@@ -179,7 +186,7 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path]]:
     for file in files:
         if not file.is_file():
             raise UsageError("flags", "flags for segment: no such file", file=file)
-    return settings.tumor, files
+    return settings.tumor, files, read_contrasts(got["contrasts"], got["model"])
 
 
 def plan_lines(

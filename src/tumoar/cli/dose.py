@@ -51,14 +51,15 @@ def dose(
     from tumoar.io.dose import load_dose
     from tumoar.io.manifest import read_manifest
     from tumoar.io.outputs import require_empty
-    from tumoar.radiotherapy.structures import TARGETS, dosed
+    from tumoar.radiotherapy.structures import TARGETS, dosed, organs_of
     from tumoar.vocabulary.aliases import parse_map
 
     inputs = [path for path in (structures, dose, reference, limits) if path is not None]
     if output is not None:
         require_empty(output, inputs, overwrite=overwrite, kind=KIND)
     bounds = _limits(limits)
-    pairs = parse_map(names or [], [*TARGETS, *(limit.structure for limit in bounds)])
+    own = [name for path in (structures, reference) if path is not None for name in organs_of(path)]
+    pairs = parse_map(names or [], [*own, *TARGETS, *(limit.structure for limit in bounds)])
     given = load_dose(dose, fractions=fractions)
     seen = read_manifest(structures) if structures.is_dir() else None
     found = dosed(structures, given.image, given.person, pairs)

@@ -56,14 +56,15 @@ def evaluate(
 ) -> None:
     """Dice, Hausdorff distance (95 %), surface distances and volumes against references."""
     from tumoar.io.outputs import require_empty
+    from tumoar.radiotherapy.agreement import names_of
     from tumoar.vocabulary.aliases import parse_map
-    from tumoar.vocabulary.labels import default_labels
 
     files = [*results, *reference, *(against or [])]
     if output is not None:
         require_empty(output, files, overwrite=overwrite, kind=KIND)
-    meaning = parse_values(values or [], [*(o.name for o in default_labels().organs), *MARGINS])
-    given = parse_map(map_ or [], MARGINS)
+    known = [*dict.fromkeys(name for path in results for name in names_of(path)), *MARGINS]
+    meaning = parse_values(values or [], known)
+    given = parse_map(map_ or [], known)
     for others, name in ((reference, "--reference"), (against, "--against")):
         if others is not None and len(others) != len(results):
             count = "1 result" if len(results) == 1 else f"{len(results)} results"

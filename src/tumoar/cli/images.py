@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from tumoar.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
     from tumoar.geometry.image import Image
+    from tumoar.vocabulary.contrasts import Contrast
 
 
 class UseForm(StrEnum):
@@ -20,7 +23,14 @@ class UseForm(StrEnum):
     q = "q"
 
 
-def parse_images(given: Iterable[str]) -> Iterator[tuple[str, Path]]:
+OwnContrasts = Annotated[
+    Path | None, typer.Option("--contrasts", metavar="FILE", help="Own contrasts, or changes to ours (TOML).")
+]
+
+
+def parse_images(
+    given: Iterable[str], contrasts: Mapping[str, Contrast] | None = None
+) -> Iterator[tuple[str, Path]]:
     """Name and file of each FILE:CONTRAST; a contrast given again is numbered, "other", "other-2"."""
     from tumoar.vocabulary.contrasts import find_contrast
 
@@ -31,14 +41,19 @@ def parse_images(given: Iterable[str]) -> Iterator[tuple[str, Path]]:
             raise UsageError(
                 "images", "image without a contrast", file=text, do="write --image FILE:CONTRAST"
             )
-        name = find_contrast(contrast).name
+        name = find_contrast(contrast, contrasts).name
         counts[name] = counts.get(name, 0) + 1
         yield (name if counts[name] == 1 else f"{name}-{counts[name]}"), Path(file)
 
 
-def read_images(given: Iterable[str], use_form: UseForm | None = None) -> dict[str, Image]:
+def read_images(
+    given: Iterable[str],
+    use_form: UseForm | None = None,
+    contrasts: Mapping[str, Contrast] | None = None,
+) -> dict[str, Image]:
     """Read each FILE:CONTRAST, by name."""
     from tumoar.io.images import read_scans
 
-    scans = read_scans(dict(parse_images(given)), use_form=None if use_form is None else use_form.value)
+    files = dict(parse_images(given, contrasts))
+    scans = read_scans(files, use_form=None if use_form is None else use_form.value)
     return {name: scan.image for name, scan in scans.items()}

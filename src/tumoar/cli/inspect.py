@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tumoar.cli.images import UseForm, parse_images, read_images
+from tumoar.cli.images import OwnContrasts, UseForm, parse_images, read_images
 from tumoar.vocabulary.errors import TumoarError, UnreadableFileError, UsageError, printable
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tumoar.geometry.image import Case, Image, Input
     from tumoar.io.nifti_header import Form
     from tumoar.preprocess.quality import Kind
+    from tumoar.vocabulary.contrasts import Contrast
 
 HEAD_LITERS = (0.7, 9.0)  # from a small brain alone to a head with its neck
 
@@ -41,10 +42,14 @@ def inspect(
     use_form: Annotated[
         UseForm | None, typer.Option(help="Believe the sform or the qform where the two differ.")
     ] = None,
+    contrasts: OwnContrasts = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Show what each image is and what is wrong with it."""
-    named = dict(parse_images(image or []))
+    from tumoar.io.contrasts import read_contrasts
+
+    table = read_contrasts(contrasts)
+    named = dict(parse_images(image or [], table))
     if not paths and not named:
         raise UsageError("images", "nothing to inspect", do="give images, folders or --image FILE:CONTRAST")
     form: Form | None = None if use_form is None else use_form.value
@@ -55,7 +60,7 @@ def inspect(
     case = None
     try:
         if image and not refusals:
-            case = _bring_together(image, use_form)
+            case = _bring_together(image, use_form, table)
             case = _with_order(case, quiet=json)
     except TumoarError as error:
         refusals.append(error)
@@ -240,10 +245,12 @@ def _cells(facts: Facts | None) -> list[str]:
 # ---- all images of a patient -------------------------------------------------------------------------------
 
 
-def _bring_together(given: list[str], use_form: UseForm | None) -> Case:
+def _bring_together(
+    given: list[str], use_form: UseForm | None, contrasts: Mapping[str, Contrast] | None
+) -> Case:
     from tumoar.preprocess.case import build_case
 
-    return build_case(read_images(given, use_form))
+    return build_case(read_images(given, use_form, contrasts), contrasts=contrasts)
 
 
 def _with_order(case: Case, *, quiet: bool) -> Case:
@@ -253,10 +260,9 @@ def _with_order(case: Case, *, quiet: bool) -> Case:
     from tumoar.app.pipeline import place
     from tumoar.cli.watch import Watch
     from tumoar.io.models import default_model
-    from tumoar.placement.tissue_order import ORDERS
     from tumoar.vocabulary.errors import FitError
 
-    if not any(contrast.name in ORDERS for contrast in case.contrasts):
+    if not any(contrast.darker for contrast in case.contrasts):
         return case
     try:
         with Watch(quiet=quiet) as watch:

@@ -43,11 +43,13 @@ def to_request(options: Options) -> Request:
     from dataclasses import fields
 
     from tumoar.app.request import Request, collect_images
+    from tumoar.io.contrasts import read_contrasts
 
+    table = read_contrasts(options.contrasts, options.model)
     files = [(name, path) for name in FILES if (path := getattr(options, name)) is not None]
     alike = {f.name for f in fields(Request)} & {f.name for f in fields(options)}
     values = {name: getattr(options, name) for name in alike} | {
-        "images": collect_images([*files, *parse_images(options.image or [])]),
+        "images": collect_images([*files, *parse_images(options.image or [], table)], table),
         "register": not options.no_register,
         "skull_stripped": options.stripped,
         "structures": tuple(options.structures.split(",")) if options.structures else (),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from tumoar.cli.images import UseForm
+from tumoar.cli.images import OwnContrasts, UseForm
 
 LARGEST_SPECK = 10.0  # cm³
 
@@ -40,6 +40,7 @@ class Options:
     image: Annotated[
         list[str] | None, typer.Option(metavar="FILE:CONTRAST", help="Any image; `other` if unknown.")
     ] = None
+    contrasts: OwnContrasts = None
     flair2: Annotated[
         bool, typer.Option("--flair2", help="Use the product of FLAIR and T2 in place of both.")
     ] = False

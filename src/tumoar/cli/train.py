@@ -115,8 +115,7 @@ def atlas(
         "source": source,
         "seed": seed,
         "figures": {k: round(v, 5) for k, v in asdict(figures(state, maps, settings)).items()},
-        "box": list(common.shape),
-        "landmarks": common.landmarks.round(3).tolist(),
+        **common.to_card(),
     }
     finished = to_atlas(state, maps, structures, settings, provenance, everywhere=everywhere)
     typer.echo(f"{output} {save_atlas(output, finished)}")

@@ -22,6 +22,7 @@ from tumoar.io.manifest import MANIFEST, REPORT, read_manifest, replace_text
 from tumoar.io.manifest_schema import Manifest
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, TumoarError
+from tumoar.vocabulary.labels import parse_labels
 from tumoar.vocabulary.tables import ABSENT
 from tumoar.vocabulary.tables import to_tsv as table_to_tsv
 
@@ -92,6 +93,7 @@ def summary(subject: Subject, order: Order) -> Row:
         "peak_gb": record.peak_gb or None,
         "attempts": record.attempts or None,
         "volumes": {},
+        "targets": [],
     }
     return row | _figures(result, record.seconds) if state == "done" and result is not None else row
 
@@ -106,6 +108,7 @@ def _figures(result: Manifest, seconds: float) -> Row:
         "seconds": seconds or round(sum(result.seconds.values()), 1),
         "peak_gb": result.peak_gb,
         "volumes": {volume.name: volume.model_dump() for volume in result.volumes},
+        "targets": [o.name for o in parse_labels(result.labels).organs if o.tumor] if result.labels else [],
     }
 
 
@@ -125,8 +128,9 @@ def mark_unusual(rows: Sequence[Row]) -> None:
     names = dict.fromkeys(name for row in rows for name in row["volumes"])
     for row in rows:
         row["unusual"] = []
+    targets = {*TARGETS, *(name for row in rows for name in row.get("targets", ()))}
     for name in names:
-        if name in TARGETS:
+        if name in targets:
             continue
         have = [row for row in rows if name in row["volumes"]]
         values = [row["volumes"][name]["outlined_cm3"] for row in have]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +13,12 @@ from tumoar.cohort.names import LOGS, RESULTS
 from tumoar.cohort.subjects import Subject
 from tumoar.io.manifest import MANIFEST, digest_of_file, read_manifest
 from tumoar.version import __version__
+from tumoar.vocabulary.contrasts import (
+    Contrast,
+    core_is_identifiable,
+    find_contrast,
+    tumor_is_constrained,
+)
 from tumoar.vocabulary.errors import ChannelError, TumoarError, UnreadableFileError, UsageError
 
 CASE_GB = 4.0
@@ -63,13 +69,13 @@ def digest_flags(flags: Iterable[str], files: Iterable[Path]) -> str:
     return hashlib.sha256(json.dumps([*flags, *contents]).encode()).hexdigest()
 
 
-def checked(subjects: Sequence[Subject], tumor: bool) -> list[Subject]:
+def checked(
+    subjects: Sequence[Subject], tumor: bool, table: Mapping[str, Contrast] | None = None
+) -> list[Subject]:
     """Subjects with what their contrasts alone tell: without a T1c or a FLAIR there is no tumor to find."""
-    from tumoar.vocabulary.contrasts import core_is_identifiable, find_contrast, tumor_is_constrained
-
     out = []
     for subject in subjects:
-        contrasts = [find_contrast(name) for name in subject.images]
+        contrasts = [find_contrast(name, table) for name in subject.images]
         if tumor and not subject.problem and not tumor_is_constrained(contrasts):
             refusal = ChannelError(
                 "B41", "tumor cannot be told from these contrasts", found=", ".join(subject.images)

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tumoar.cohort.names import case_name, label_of
 from tumoar.io.files import read_text
+from tumoar.vocabulary.contrasts import Contrast, default_contrasts
 from tumoar.vocabulary.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError, UsageError
 
-CONTRASTS = {
-    ("T1w", False): "T1",
-    ("T1w", True): "T1c",
-    ("T2w", False): "T2",
-    ("FLAIR", False): "FLAIR",
-    ("DIR", False): "DIR",
-    ("ct", False): "CT",
-    ("CT", False): "CT",
-}
-"""By suffix, and whether a contrast agent is named (ce-)."""
+Suffixes = Mapping[tuple[str, bool], str]
 FOLDERS = ("anat", "ct")
 _NIFTI = re.compile(r"(?P<entities>(?:[a-zA-Z0-9]+-[a-zA-Z0-9+]+_)+)(?P<suffix>[a-zA-Z0-9]+)\.nii(?:\.gz)?")
 
@@ -63,8 +55,11 @@ class Scan:
         return int(digits) if digits else 0
 
 
-def find_subjects(root: Path, prefer: Sequence[str] = ()) -> list[Subject]:
+def find_subjects(
+    root: Path, prefer: Sequence[str] = (), contrasts: Mapping[str, Contrast] | None = None
+) -> list[Subject]:
     """Everybody in a BIDS dataset, in the order of names; `prefer` holds entities such as "acq-mprage"."""
+    suffixes = suffixes_of(default_contrasts() if contrasts is None else contrasts)
     for text in prefer:
         if not re.fullmatch("[a-z]+-[A-Za-z0-9+]+", text):
             raise UsageError("prefer", "an entity is written key-value", found=text, do="say acq-mprage")
@@ -80,8 +75,8 @@ def find_subjects(root: Path, prefer: Sequence[str] = ()) -> list[Subject]:
     for folder in folders:
         try:
             sessions = sorted(p for p in folder.iterdir() if p.name.startswith("ses-") and p.is_dir())
-            places = [p for p in (folder, *sessions) if _scans(p)] or [folder]
-            out += [_subject(folder, place, prefer) for place in places]
+            places = [p for p in (folder, *sessions) if _scans(p, suffixes)] or [folder]
+            out += [_subject(folder, place, prefer, suffixes) for place in places]
         except OSError:
             refusal = UnreadableFileError("B1", "cannot read the subject's folder")
             out.append(_refused(label_of(folder.name), refusal))
@@ -93,6 +88,11 @@ def find_subjects(root: Path, prefer: Sequence[str] = ()) -> list[Subject]:
             known.add(label.lower())
             out.append(_refused(label, absent))
     return out
+
+
+def suffixes_of(contrasts: Mapping[str, Contrast]) -> Suffixes:
+    """Names of contrasts by BIDS suffix, and whether a contrast agent is named (ce-)."""
+    return {(suffix, c.agent): c.name for c in contrasts.values() for suffix in c.bids}
 
 
 def require_unique(subjects: Sequence[Subject]) -> None:
@@ -125,12 +125,12 @@ def choose(scans: Sequence[Scan], prefer: Sequence[str]) -> tuple[Scan, str]:
     return first, f"{first.contrast}: {len(scans)} images, {taken} taken"
 
 
-def _subject(folder: Path, place: Path, prefer: Sequence[str]) -> Subject:
+def _subject(folder: Path, place: Path, prefer: Sequence[str], suffixes: Suffixes) -> Subject:
     own = {"sub": folder.name[4:]} | ({"ses": place.name[4:]} if place != folder else {})
     label, session = label_of(own["sub"]), label_of(own["ses"], "session") if "ses" in own else ""
     try:
         images, notes = {}, []
-        scans = _scans(place)
+        scans = _scans(place, suffixes)
         for scan in scans:
             if {k: v for k, v in scan.entities.items() if k in ("sub", "ses")} != own:
                 raise GeometryError(
@@ -145,7 +145,8 @@ def _subject(folder: Path, place: Path, prefer: Sequence[str]) -> Subject:
             images[contrast] = str(scan.path.absolute())
             notes += [note] if note else []
         if not images:
-            raise UnreadableFileError("B1", "no image found", do="names end in T1w, T2w, FLAIR or ct")
+            endings = ", ".join(dict.fromkeys(suffix for suffix, _ in suffixes))
+            raise UnreadableFileError("B1", "no image found", do=f"names end in {endings}")
     except TumoarError as refusal:
         return _refused(label, refusal, session)
     return Subject(label, session, images, tuple(notes))
@@ -155,12 +156,13 @@ def _refused(label: str, refusal: TumoarError, session: str = "") -> Subject:
     return Subject(label, session, code=refusal.exit_code, problem=str(refusal))
 
 
-def _scans(place: Path) -> list[Scan]:
+def _scans(place: Path, suffixes: Suffixes) -> list[Scan]:
     """Images of a contrast that we know, by name; parts of complex images and single echoes are none."""
-    return sorted(_named(place), key=lambda s: (list(CONTRASTS.values()).index(s.contrast), s.path.name))
+    names = list(suffixes.values())
+    return sorted(_named(place, suffixes), key=lambda s: (names.index(s.contrast), s.path.name))
 
 
-def _named(place: Path) -> Iterator[Scan]:
+def _named(place: Path, suffixes: Suffixes) -> Iterator[Scan]:
     for folder in FOLDERS:
         if not (place / folder).is_dir():
             continue
@@ -169,7 +171,7 @@ def _named(place: Path) -> Iterator[Scan]:
             if match is None:
                 continue
             entities = dict(part.split("-", 1) for part in match["entities"].rstrip("_").split("_"))
-            contrast = CONTRASTS.get((match["suffix"], "ce" in entities))
+            contrast = suffixes.get((match["suffix"], "ce" in entities))
             if contrast and entities.get("part", "mag") == "mag" and "echo" not in entities:
                 yield Scan(Path(entry.path), contrast, entities)
 

@@ -17,7 +17,7 @@ from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import ThetaPrior, expected_voxels, theta_prior
 from tumoar.numerics.distributions import ConstrainedNormal
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
-from tumoar.vocabulary.contrasts import Contrast, core_is_identifiable
+from tumoar.vocabulary.contrasts import Contrast, constraints_on, core_is_identifiable
 from tumoar.vocabulary.errors import FitError
 from tumoar.vocabulary.labels import LabelTable
 
@@ -136,6 +136,8 @@ def start_theta(
     deviation = np.sqrt(np.einsum("qnn->qn", Sigma))
 
     for name, like in STARTED_LIKE.items():
+        if not (labels.has_gmm(name) and labels.has_gmm(like)):
+            continue
         q, source = (labels.component_slice(labels.x_named(n)) for n in (name, like))
         mean[q], Sigma[q], deviation[q] = mean[source][:1], Sigma[source][:1], deviation[source][:1]
 
@@ -144,13 +146,12 @@ def start_theta(
     for x in range(labels.X):
         q, G = labels.component_slice(x), labels.G[x]
         mu[q] += turns[q] * deviation[q] * ((2 * np.arange(G) + 1) / G - 1)[:, None]
-    for x, name in ((labels.core, "core"), (labels.edema, "edema")):
+    for x, gmm in enumerate(labels.gmms):
         q = labels.component_slice(x)
         for c, contrast in enumerate(contrasts):
-            if (
-                contrast.tumor_start is not None
-            ):  # mean and deviation are the brain's, as is the prior of tumor
-                mu[q, c] = mean[q, c] + contrast.tumor_start[name] * deviation[q, c]
+            # Mean and deviation are the brain's, as is the prior of tumor.
+            if gmm.role != "normal" and contrast.tumor_start is not None:
+                mu[q, c] = mean[q, c] + contrast.tumor_start[gmm.role] * deviation[q, c]
     return replace(alike, mu=_feasible(mu, Sigma, n, prior), Sigma=Sigma)
 
 
@@ -174,7 +175,7 @@ def enhancing(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta
         if not core_is_identifiable([contrast]):
             continue
         values = D[n] - field(theta.C[n : n + 1], D.shape[1:])[0]
-        for c in contrast.constraints:
+        for c in constraints_on(contrast, labels):
             if c.gmm == "core" and c.op == ">=":
                 refs = [theta.mu[labels.component_slice(labels.x_named(r)), n].max() for r in c.refs]
                 out &= values >= max(refs) + c.log_offset

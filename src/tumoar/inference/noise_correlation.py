@@ -27,6 +27,8 @@ LEAST = 1000
 
 def evidence(volume: Volume, table: LabelTable, labels: Labels, theta: Theta) -> float:
     """τ, from the residuals of the voxels that `labels` give to white matter without tumor."""
+    if not table.has_gmm(TISSUE):
+        return 1.0
     x = table.x_named(TISSUE)
     tissue = (table.x_of_l[labels.l] == x) & (labels.z == 0) & (volume.use == WITH_DATA)
     found = find_objects(tissue.view(np.uint8))

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from tumoar.vocabulary.errors import IntegrityError, printable
+from tumoar.vocabulary.errors import IntegrityError, ModelFileError, printable
+from tumoar.vocabulary.labels import parse_labels
 
 COMING = "coming"  # files that are joining, by their new digests
 DIGEST = "digest"  # SHA-256 of everything else in the manifest
@@ -47,6 +48,18 @@ Word = Annotated[
 ]  # part of a file name
 Text = Annotated[str, StringConstraints(max_length=2000), AfterValidator(printable)]
 Figure = Annotated[float, Field(ge=0, le=1e5, allow_inf_nan=False)]  # cm³, seconds, GB
+
+
+def _label_table(table: dict[str, Any]) -> dict[str, Any]:
+    try:
+        parse_labels(table)
+    except ModelFileError as refusal:
+        raise ValueError(refusal.what) from refusal
+    return table
+
+
+Labels = Annotated[dict[str, Any], AfterValidator(_label_table)]
+"""A label table as `vocabulary.labels.parse_labels` reads it."""
 
 
 class _Open(BaseModel):
@@ -100,6 +113,7 @@ class Manifest(_Open):
     inputs: list[Given] = Field(default_factory=list)
     reference: Word | None = None
     patient: dict[str, Text] = Field(default_factory=dict)
+    labels: Labels | None = None
     volumes: list[Measured] = Field(default_factory=list)
     margins: list[Structure] = Field(default_factory=list)
     seconds: dict[str, Figure] = Field(default_factory=dict)

@@ -17,9 +17,11 @@ from tumoar.model.deformation import cost, fit
 from tumoar.model.generative import Model
 from tumoar.model.shape.crbm import CRBM
 from tumoar.vocabulary.errors import ModelFileError
-from tumoar.vocabulary.labels import default_labels
+from tumoar.vocabulary.labels import TUMOR_STATES
 
 SHIPPED = ("atlas.npz", "shape.npz")
+NEEDED = ("GWM", "GGM")
+"""Mixtures that every bound on the brightness of tumor refers to (data/contrasts.toml)."""
 PRIORS = ("shape_z", "shape_y")
 VOLUMES = (1.0, 2e6)  # mm³; a whole brain has 1.4 million
 TRIAL = 48  # voxels along the longest side
@@ -42,12 +44,13 @@ def model_of(
     last = paths[-1]
     z, y = (section_shape(sections, name, last) for name in ("shape_z", "shape_y"))
     atlas = section_atlas(sections, paths[0])
-    names = [s.name for s in atlas.labels.structures if s.trained]
-    known = [s.name for s in default_labels().structures if s.trained]
-    if names != known or "eye fluid" not in [g.name for g in atlas.labels.gmms]:
-        # Placement lays an average head around the atlas by these structures (inference/template.py).
+    lacking = [name for name in NEEDED if not atlas.labels.has_gmm(name)]
+    if lacking:
         raise ModelFileError(
-            "B54", "model file not usable: its structures are not those a head is placed by", file=paths[0]
+            "B54",
+            f"model file not usable: no mixture named {' or '.join(lacking)}",
+            file=paths[0],
+            do="name the mixtures of white and gray matter GWM and GGM: tumor is compared with them",
         )
     return Model(atlas, z, y, _volumes(sections["shape_z"], last), digests)
 
@@ -56,7 +59,7 @@ def _volumes(section: Section, path: str | Path) -> dict[str, float]:
     """Mean volumes (mm³) of core and edema in training."""
     try:
         volumes = section.card["provenance"]["mean_mm3"]
-        expected = {part: float(volumes[part]) for part in ("core", "edema")}
+        expected = {part: float(volumes[part]) for part in TUMOR_STATES}
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelFileError("B54", "model file not usable: no mean volumes in it", file=path) from error
     low, high = VOLUMES

@@ -58,6 +58,12 @@ def look_of(table: LabelTable, organ: Organ) -> tuple[str, Code | None]:
     return rows[0].color, Code("12738006", "Brain")
 
 
+def look_of_target(table: LabelTable) -> tuple[str, Code | None]:
+    """Color and SNOMED code of a margin around tumor: those of its core."""
+    core = next(t for t in table.tumor if t.name == "core")
+    return core.color, core.snomed
+
+
 def coded(code: Code) -> Dataset:
     """A SNOMED concept as an item of a code sequence."""
     item = Dataset()

@@ -10,7 +10,7 @@ from tumoar.model.shape.base import ShapePrior
 from tumoar.model.shape.crbm import CRBM, softened
 from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.vocabulary.config import Config, Soft
-from tumoar.vocabulary.labels import LabelTable
+from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable
 
 FULL = 0.65
 """Evidence of a voxel (τ of decision 0034) up to which shape priors are as training gave them."""
@@ -31,7 +31,7 @@ class Model:
     sha256: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if set(self.tumor_mm3) != {"core", "edema"} or not all(v > 0 for v in self.tumor_mm3.values()):
+        if set(self.tumor_mm3) != set(TUMOR_STATES) or not all(v > 0 for v in self.tumor_mm3.values()):
             raise ValueError(f"tumor_mm3 must be positive for core and edema, got {dict(self.tumor_mm3)}")
 
     @property

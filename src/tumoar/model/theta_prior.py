@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tumoar.model.gmm import Theta
 from tumoar.numerics.distributions import Dirichlet, InverseWishart
 from tumoar.numerics.quadprog import FEASIBILITY
-from tumoar.vocabulary.contrasts import Contrast
+from tumoar.vocabulary.contrasts import Contrast, constraints_on
 from tumoar.vocabulary.labels import LabelTable
 
 Array = npt.NDArray[np.floating]
@@ -87,8 +87,9 @@ def expected_voxels(
 ) -> Array:
     """(X,) I_x: Σ_i π_i over the structures of a normal mixture (`atlas_sums`), trained volumes for tumor."""
     I = np.array(atlas_sums, float)
-    I[labels.core] = tumor_mm3["core"] / voxel_mm3
-    I[labels.edema] = tumor_mm3["edema"] / voxel_mm3
+    for x, gmm in enumerate(labels.gmms):
+        if gmm.role != "normal":
+            I[x] = tumor_mm3[gmm.role] / voxel_mm3
     return I
 
 
@@ -102,7 +103,7 @@ def mean_constraints(labels: LabelTable, contrasts: Sequence[Contrast]) -> tuple
         return list(range(q.start, q.stop)) if component is None else [q.start + component]
 
     for n, contrast in enumerate(contrasts):
-        for c in contrast.constraints:
+        for c in constraints_on(contrast, labels):
             sign = 1.0 if c.op == "<=" else -1.0
             for ref in c.refs:
                 for q in components(c.gmm, c.component):

@@ -7,6 +7,7 @@ face can pass for brain.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
@@ -22,12 +23,25 @@ from tumoar.vocabulary.labels import LabelTable
 
 Volume = npt.NDArray[np.float32]
 Points = npt.NDArray[np.float64]
+Landmarks = Mapping[str, Points]
+"""(3,) in world space by name: of a structure, or of one end of the brain."""
 
 SPACING = 3.0
 """mm, of the grid on which an atlas is read."""
 BLURS = (6.0, 4.0, 2.0)
 """mm; one level of a template each, coarse to fine."""
 EXTENTS = (0.02, 0.98)
+ENDS = ("brain@left", "brain@right", "brain@back", "brain@front", "brain@bottom", "brain@top")
+"""Landmarks at the brain's extents, low and high along each axis."""
+FIRST_NAMES = (
+    "white matter", "gray matter", "deep gray matter", "CSF", "brainstem", "left hippocampus",
+    "right hippocampus", "optic chiasm", "left optic nerve", "right optic nerve", "left eye tissue",
+    "right eye tissue", "left eye fluid", "right eye fluid", "eye socket fat", "eye socket muscles",
+    *ENDS,
+)  # fmt: skip
+"""What the rows of a list of landmarks without names stand for."""
+LEAST_PROBABLE = 1e-3
+"""A class that is nowhere more probable than this is not part of a template."""
 FLOOR = 0.01
 """Part of every class that is spread over the whole template, so that no sample is impossible anywhere."""
 
@@ -38,7 +52,7 @@ class Surroundings:
 
     parts: Volume
     grid: Grid
-    landmarks: Points
+    landmarks: Landmarks
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +77,8 @@ def default_surroundings() -> Surroundings:
     with as_file(files("tumoar").joinpath("data/surroundings.npz")) as path, np.load(path) as stored:
         parts = stored["parts"].astype(np.float32) / 255
         grid = Grid(parts.shape[:3], stored["affine"])
-        return Surroundings(parts, grid, stored["landmarks"])
+        names = stored["names"].tolist() if "names" in stored else FIRST_NAMES
+        return Surroundings(parts, grid, dict(zip(names, stored["landmarks"], strict=True)))
 
 
 def atlas_template(atlas: Atlas, surroundings: Surroundings, *, skull_stripped: bool) -> Template:
@@ -92,7 +107,7 @@ def make_template(
     trained = np.array([s.trained for s in labels.structures])
     pi = np.where(trained, pi, np.float32(0))
     pi /= pi.sum(-1, keepdims=True)
-    to_source = fit_affine(landmarks(pi, grid, labels), surroundings.landmarks)
+    to_source = fit_landmarks(landmarks(pi, grid, labels), surroundings.landmarks)
     wide = _widened(grid, surroundings.grid, to_source)
     low = np.round(wide.index(grid.affine[:3, 3])).astype(int)
     full = np.zeros((*wide.shape, labels.K), np.float32)
@@ -100,41 +115,49 @@ def make_template(
     full[tuple(slice(a, a + n) for a, n in zip(low, grid.shape))] = pi
 
     brain = [full[..., labels.in_brain & (labels.x_of_l == x)].sum(-1) for x in _brain_mixtures(labels)]
+    beside: list[Volume] = []  # structures that are not brain
     if skull_stripped:
         rest = [1 - sum(brain)]
     else:
-        fluid = full[..., labels.x_of_l == labels.x_named("eye fluid")].sum(-1)
+        fluid = full[..., np.array([s.gmm == "eye fluid" for s in labels.structures])].sum(-1)
         socket = 1 - sum(brain) - fluid - full[..., 0]
         parts = _resampled(surroundings, wide, to_source) * full[..., :1]
-        rest = [fluid, socket, *np.moveaxis(parts, -1, 0)]
+        beside = [p for p in (fluid, socket) if p.max() > LEAST_PROBABLE]
+        rest = [*beside, *np.moveaxis(parts, -1, 0)]
     classes = np.clip(np.stack([*brain, *rest], -1), 0, 1).astype(np.float32)
     inside = sum(brain) > 0.5
     return Template(
         levels=tuple(_blurred(classes, blur / grid.spacing) for blur in BLURS),
         grid=wide,
         is_brain=np.arange(classes.shape[-1]) < len(brain),
-        is_atlas=np.arange(classes.shape[-1]) < len(brain) + (0 if skull_stripped else 2),
+        is_atlas=np.arange(classes.shape[-1]) < len(brain) + len(beside),
         center=wide.world(np.argwhere(inside).mean(0)),
         brain_volume=float(inside.sum() * wide.voxel_volume),
         skull_stripped=skull_stripped,
     )
 
 
-def landmarks(pi: Volume, grid: Grid, labels: LabelTable) -> Points:
-    """(M, 3) in world space: centroids of all trained structures but background, and the brain's extents."""
-    points = []
+def landmarks(pi: Volume, grid: Grid, labels: LabelTable) -> dict[str, Points]:
+    """Centroids of all trained structures that are there but background, and the brain's extents."""
+    points = {}
     for s, p in zip(labels.structures, np.moveaxis(pi, -1, 0)):
-        if s.index != 0 and s.trained:
-            points.append(grid.world(ndi.center_of_mass(p)))
+        if s.index != 0 and s.trained and p.any():
+            points[s.name] = grid.world(ndi.center_of_mass(p))
     brain = pi[..., labels.in_brain].sum(-1)
     middle = np.array(ndi.center_of_mass(brain))
     for axis in range(3):
         profile = np.cumsum(brain.sum(tuple(a for a in range(3) if a != axis)))
-        for part in EXTENTS:
+        for end, part in zip(ENDS[2 * axis :], EXTENTS):
             at = middle.copy()
             at[axis] = np.interp(part * profile[-1], profile, np.arange(len(profile)))
-            points.append(grid.world(at))
-    return np.array(points)
+            points[end] = grid.world(at)
+    return points
+
+
+def fit_landmarks(source: Landmarks, target: Landmarks) -> npt.NDArray[np.float64]:
+    """4x4 least-squares affine map by the landmarks that both have, the brain's extents among them."""
+    both = [name for name in target if name in source]
+    return fit_affine(np.array([source[n] for n in both]), np.array([target[n] for n in both]))
 
 
 def fit_affine(source: Points, target: Points) -> npt.NDArray[np.float64]:

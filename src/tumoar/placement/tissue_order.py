@@ -22,6 +22,7 @@ from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.numerics.threads import each
 from tumoar.preprocess.quality import Note
+from tumoar.vocabulary.contrasts import Contrast
 from tumoar.vocabulary.errors import ChannelError
 
 TISSUES = ("GWM", "GGM", "CSF")
@@ -30,24 +31,6 @@ SURE = {"GWM": 0.8, "GGM": 0.6, "CSF": 0.6}  # prior probability; cortex and flu
 BLOCK = 24  # mm, of a neighborhood
 FEWEST_VOXELS, FEWEST_BLOCKS = 20, 4
 DOUBTFUL, CLEAR = 0.05, 0.10  # in log intensity, against the order: worth a note; a refusal
-
-ORDERS = {
-    "T1": (("GGM", "GWM"), ("CSF", "GWM")),
-    "T1c": (("GGM", "GWM"), ("CSF", "GWM")),
-    "T2": (("GWM", "GGM"), ("GWM", "CSF")),
-    "FLAIR": (("CSF", "GGM"), ("GWM", "GGM")),
-    "DIR": (("CSF", "GGM"), ("GWM", "GGM")),
-}
-"""In each contrast the first tissue is darker than the second."""
-WEAK = {("FLAIR", "GWM", "GGM")}
-"""White matter disease can turn these around: never a refusal by itself."""
-ABOVE = {
-    "T1": (("T2", "GGM", "GWM"), ("FLAIR", "GGM", "GWM"), ("DIR", "GGM", "GWM")),
-    "T1c": (("T2", "GGM", "GWM"), ("FLAIR", "GGM", "GWM"), ("DIR", "GGM", "GWM")),
-    "FLAIR": (("T2", "CSF", "GGM"),),
-    "DIR": (("T2", "CSF", "GGM"),),
-}
-"""The ratio of the first tissue to the second is higher in the contrast named here than in the key."""
 
 Ratios = Mapping[tuple[str, str], float]
 """(bright, dark) to the log of the ratio of their intensities."""
@@ -64,12 +47,11 @@ class Contradiction:
 
 def check_order(case: Case, placed: Placed, *, trusted: bool = False) -> tuple[Note, ...]:
     """Refuse contrasts that are clearly not what their names say, unless they are `trusted`; note doubts."""
-    names = [contrast.name for contrast in case.contrasts]
     found = tissue_ratios(case, placed)
-    worst = max(contradictions(names, found), key=_rank, default=None)
+    worst = max(contradictions(case.contrasts, found), key=_rank, default=None)
     if worst is None or worst.margin < DOUBTFUL:
         return ()
-    pair = explained_by(names, found)
+    pair = explained_by(case.contrasts, found)
     asked = f"were {pair[0]} and {pair[1]} swapped?" if pair else "is each image what its name says?"
     if worst.margin < CLEAR or worst.is_weak or trusted:
         return (Note("swapped", f"{worst.text}; {asked}"),)
@@ -89,21 +71,24 @@ def tissue_ratios(case: Case, placed: Placed) -> list[Ratios]:
     labels = placed.atlas.labels
     columns = np.zeros(labels.K, int)
     for number, tissue in enumerate(TISSUES, 1):
-        columns[labels.x_of_l == labels.x_named(tissue)] = number
+        columns[[s.gmm == tissue for s in labels.structures]] = number
     alpha = merge_labels(placed.atlas.alpha, columns)
     prior = rasterize(placed.reference, placed.tetrahedra, alpha, placed.shape, 0)
     counts = -(-np.array(case.grid.shape) // BLOCK)
     total = int(counts.prod())
     masks, blocks = [], []
     for number, tissue in enumerate(TISSUES, 1):
-        mask = prior[..., number] > SURE[tissue]
+        if number < prior.shape[-1]:
+            mask = prior[..., number] > SURE[tissue]
+        else:  # a model without this tissue
+            mask = np.zeros(placed.shape, bool)
         if case.excluded is not None:
             mask &= ~case.excluded
         masks.append(mask)
         blocks.append(np.asarray(np.ravel_multi_index(tuple(np.argwhere(mask).T // BLOCK), tuple(counts))))
 
     def one(channel: int) -> Ratios:
-        if case.contrasts[channel].name not in ORDERS:
+        if not case.contrasts[channel].darker:
             return {}
         medians = [_medians(case.D[channel][m], b, total) for m, b in zip(masks, blocks)]
         out = {}
@@ -117,34 +102,36 @@ def tissue_ratios(case: Case, placed: Placed) -> list[Ratios]:
     return each(one, range(len(case.contrasts)))
 
 
-def contradictions(names: Sequence[str], found: Sequence[Ratios]) -> Iterator[Contradiction]:
-    """All orders that images break under these names, or keep, with a margin below zero then."""
-    for name, ratios in zip(names, found):
-        for dark, bright in ORDERS.get(name, ()):
+def contradictions(contrasts: Sequence[Contrast], found: Sequence[Ratios]) -> Iterator[Contradiction]:
+    """All orders that images break as these contrasts, or keep, with a margin below zero then."""
+    for contrast, ratios in zip(contrasts, found):
+        for order in contrast.darker:
+            dark, bright = order.tissue, order.than
             if (dark, bright) in ratios:
-                text = f"{WORDS[dark]} is brighter than {WORDS[bright]} in the image given as {name}"
-                yield Contradiction(ratios[dark, bright], text, (name, dark, bright) in WEAK)
-    for name, ratios in zip(names, found):
-        for other, theirs in zip(names, found):
-            for above, bright, dark in ABOVE.get(name, ()):
-                if other == above and (bright, dark) in ratios and (bright, dark) in theirs:
+                text = f"{WORDS[dark]} is brighter than {WORDS[bright]} in the image given as {contrast.name}"
+                yield Contradiction(ratios[dark, bright], text, order.weak)
+    for contrast, ratios in zip(contrasts, found):
+        for other, theirs in zip(contrasts, found):
+            for below in contrast.ratio_below:
+                pair = below.tissue, below.to
+                if other.name in below.contrasts and pair in ratios and pair in theirs:
                     text = (
-                        f"{WORDS[bright]} is brighter against {WORDS[dark]} in the image given as {name} "
-                        f"than in the one given as {other}"
+                        f"{WORDS[below.tissue]} is brighter against {WORDS[below.to]} in the image given as "
+                        f"{contrast.name} than in the one given as {other.name}"
                     )
-                    yield Contradiction(ratios[bright, dark] - theirs[bright, dark], text)
+                    yield Contradiction(ratios[pair] - theirs[pair], text)
 
 
-def explained_by(names: Sequence[str], found: Sequence[Ratios]) -> tuple[str, str] | None:
-    """The two names that, exchanged, leave no contradiction, if there are just two such."""
+def explained_by(contrasts: Sequence[Contrast], found: Sequence[Ratios]) -> tuple[str, str] | None:
+    """The names of two contrasts that, exchanged, leave no contradiction, if there are just two such."""
     out = set()
-    for a, b in combinations(range(len(names)), 2):
-        if names[a] == names[b] or not found[a] or not found[b]:
+    for a, b in combinations(range(len(contrasts)), 2):
+        if contrasts[a].name == contrasts[b].name or not found[a] or not found[b]:
             continue
-        exchanged = list(names)
-        exchanged[a], exchanged[b] = names[b], names[a]
+        exchanged = list(contrasts)
+        exchanged[a], exchanged[b] = contrasts[b], contrasts[a]
         if all(c.margin < DOUBTFUL for c in contradictions(exchanged, found)):
-            out.add((names[a], names[b]))
+            out.add((contrasts[a].name, contrasts[b].name))
     return out.pop() if len(out) == 1 else None
 
 

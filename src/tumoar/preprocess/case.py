@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -28,14 +29,13 @@ from tumoar.preprocess.alignment import IDENTITY, TOLERANCE, Placement, place_by
 from tumoar.preprocess.quality import PRODUCTS, check_distinct, check_image
 from tumoar.preprocess.register import FINE, Matrix, Prepared, prepare
 from tumoar.preprocess.skull import decide_stripped, skull_evidence
-from tumoar.vocabulary.contrasts import Contrast, find_contrast
+from tumoar.vocabulary.contrasts import Contrast, find_contrast, rank
 from tumoar.vocabulary.errors import ChannelError, GeometryError, UsageError
 
 MARGIN = 10.0  # mm kept around the head
 TALLEST, ABOVE_SHOULDERS = 220.0, 180.0  # mm from the crown down: kept at most; sure to be head
 WORTHWHILE = 1.0  # mm worth correcting where an image is interpolated anyway
 CT_WINDOW, CT_BONE = (-200.0, 300.0), 400.0  # HU used to align CT; bone lies so far above its lower end
-PREFERRED = ("CT", "T1c", "T1", "T2", "FLAIR")  # as reference, whatever order they are given in
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,19 +55,21 @@ def build_case(
     reference: str | None = None,
     register: bool = True,
     skull_stripped: bool | None = None,
+    contrasts: Mapping[str, Contrast] | None = None,
 ) -> Case:
     """Bring images, named by contrast, into one case.
 
     A name may end in "-" and a number, where a contrast is given more than once ("other-2"). FLAIR2 is given
     as its pair (FLAIR, T2), and multiplied on the common grid. `reference` (default CT, else T1c) sets the
     space; `register=False` trusts the headers, after a check. `skull_stripped` overrides what the images
-    show, unless they contradict it outright.
+    show, unless they contradict it outright. `contrasts` are the rows to take, those in the package if none.
     """
-    channels = _channels(images)
-    checked = each(_checked, (member for members in channels.values() for member in members))
+    channels = _channels(images, contrasts)
+    members = [member for factors in channels.values() for member in factors]
+    checked = each(partial(_checked, contrasts=contrasts), members)
     notes = [note for _, found in checked for note in found]
     given = {item.name: item for item, _ in checked}
-    fixed = given[_reference(reference, list(given))]
+    fixed = given[_reference(reference, list(given), contrasts)]
 
     is_stripped, found = _is_stripped(fixed, list(given.values()), skull_stripped)
     notes += found
@@ -94,8 +96,8 @@ def build_case(
         for name, _ in factors:
             channel += values[name]
     check_distinct(dict(zip(channels, D)))
-    contrasts = tuple(find_contrast(_contrast_name(name)) for name in channels)
-    return Case(D, contrasts, grid, fixed.name, tuple(inputs), is_stripped, tuple(notes))
+    rows = tuple(find_contrast(_contrast_name(name), contrasts) for name in channels)
+    return Case(D, rows, grid, fixed.name, tuple(inputs), is_stripped, tuple(notes))
 
 
 def to_input(values: npt.NDArray[np.floating], case: Case, name: str) -> npt.NDArray[np.float32]:
@@ -112,14 +114,14 @@ def to_input(values: npt.NDArray[np.floating], case: Case, name: str) -> npt.NDA
 
 
 def _channels(
-    images: Mapping[str, Image | tuple[Image, Image]],
+    images: Mapping[str, Image | tuple[Image, Image]], contrasts: Mapping[str, Contrast] | None
 ) -> dict[str, tuple[tuple[str, Image], ...]]:
     """The images that make each channel of the case, one or the two factors of a product."""
     if not images:
         raise UsageError("images", "no image given", do="give at least one contrast")
     channels: dict[str, tuple[tuple[str, Image], ...]] = {}
     for key, image in images.items():
-        name = _settled(key)
+        name = _settled(key, contrasts)
         if name in channels:
             raise UsageError("images", f"{name} is given twice", do=f"name the second one {name}-2")
         if isinstance(image, Image):
@@ -139,20 +141,22 @@ def _channels(
     return channels
 
 
-def _settled(key: str) -> str:
+def _settled(key: str, contrasts: Mapping[str, Contrast] | None) -> str:
     """The name as the contrast table spells it, with its number if it has one."""
     contrast, dash, number = key.partition("-")
-    return find_contrast(contrast).name + dash + number
+    return find_contrast(contrast, contrasts).name + dash + number
 
 
 def _contrast_name(name: str) -> str:
     return name.partition("-")[0]
 
 
-def _reference(wanted: str | None, names: Sequence[str]) -> str:
+def _reference(wanted: str | None, names: Sequence[str], contrasts: Mapping[str, Contrast] | None) -> str:
+    """The image asked for, or the first by its contrast's rank, whatever order they are given in."""
+    ranks = {n: None if "-" in n else find_contrast(n, contrasts).reference_rank for n in names}
     if wanted is None:
-        return next((name for name in PREFERRED if name in names), names[0])
-    name = _settled(wanted)
+        return min(names, key=lambda name: rank(ranks[name]))
+    name = _settled(wanted, contrasts)
     if name not in names:
         raise UsageError("reference", f"reference '{name}' is not given", do=f"use one of {', '.join(names)}")
     return name
@@ -190,10 +194,10 @@ def _placement(fixed: _Given, item: _Given, may_move: bool) -> Placement:
 # ---- the head ----------------------------------------------------------------------------------------------
 
 
-def _checked(member: tuple[str, Image]) -> tuple[_Given, list[str]]:
+def _checked(member: tuple[str, Image], contrasts: Mapping[str, Contrast] | None) -> tuple[_Given, list[str]]:
     """An image made ready, and what is to be said of it."""
     name, image = member
-    contrast = find_contrast(_contrast_name(name))
+    contrast = find_contrast(_contrast_name(name), contrasts)
     notes = [f"{name}: {note}" for note in check_image(image, name, "MR" if contrast.is_mr else "CT")]
     turned, orientation = canonical(image)
     # Storage orders of one image differ in the last bits of its corner; rounded to a micrometer they agree.

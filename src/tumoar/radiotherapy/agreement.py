@@ -27,18 +27,20 @@ from tumoar.io.seg_read import SEG, mask_on, read_seg
 from tumoar.result.folder import read_manifest
 from tumoar.result.masks import (
     carried,
+    label_table,
     listed,
     read_mask,
     rearranged,
     same_voxels,
     structure_names,
+    table_of_labels,
     transform_to_reference,
 )
 from tumoar.result.scores import Scores, compare, compare_organs, organ_mask
 from tumoar.vocabulary.aliases import rename
 from tumoar.vocabulary.errors import GeometryError, IntegrityError, UnreadableFileError, UsageError
-from tumoar.vocabulary.errors import listed as names_of
-from tumoar.vocabulary.labels import LabelTable, default_labels
+from tumoar.vocabulary.errors import listed as shortened
+from tumoar.vocabulary.labels import LabelTable
 
 LARGEST = 2**31  # of a label
 HIDDEN = "tumor hides organs in label maps: organs are compared where no tumor is in either"
@@ -61,9 +63,11 @@ class Scored:
 class Space:
     """A result on the voxels of one image: `mask` of a name, and all `labels` in one map.
 
-    `hides` where the masks are those of a label map; `frame` is the digest of the frame of reference.
+    `table` says what labels mean. `hides` where the masks are those of a label map; `frame` is the digest of
+    the frame of reference.
     """
 
+    table: LabelTable
     grid: Grid
     names: tuple[str, ...]
     mask: Callable[[str], Mask]
@@ -87,6 +91,12 @@ class Drawn:
 def is_nifti(path: Path) -> bool:
     """Whether a reference is a label map or a mask, by its name."""
     return path.name.casefold().endswith((*SUFFIXES, ".hdr", ".img"))
+
+
+def names_of(result: Path) -> list[str]:
+    """Names of all structures that a result folder, or the label map of one, can be asked for."""
+    table = label_table(read_manifest(result)) if result.is_dir() else table_of_labels(result)
+    return [organ.name for organ in table.organs]
 
 
 def score(result: Path, reference: Path, meaning: Values, given: Mapping[str, str]) -> Scored:
@@ -115,8 +125,8 @@ def score(result: Path, reference: Path, meaning: Values, given: Mapping[str, st
 
 
 def _score_labels(found: Sequence[Space], result: str, reference: Path, meaning: Values) -> Scored:
-    table = default_labels()
     truth, space, notes = _placed(found, reference)
+    table = space.table
     is_ours = _is_ours(truth, table)
     if not meaning:
         if not is_ours:
@@ -152,7 +162,7 @@ def _score_labels(found: Sequence[Space], result: str, reference: Path, meaning:
         notes.append(HIDDEN)
     unused = sorted(there - {0} - {v for numbers in meaning.values() for v in numbers})
     if unused:
-        notes.append(f"values of {reference.name} that were not compared: {names_of(map(str, unused))}")
+        notes.append(f"values of {reference.name} that were not compared: {shortened(map(str, unused))}")
     notes += _without_reference(space, {n for name in meaning for n in name.split("+")})
     return Scored(scores, tuple(notes))
 
@@ -209,7 +219,7 @@ def _indices(table: LabelTable) -> set[int]:
 def _score_drawn(
     candidates: Sequence[Space], drawn: Drawn, reference: Path, given: Mapping[str, str]
 ) -> Scored:
-    table, notes, known = default_labels(), list(drawn.notes), candidates[0].names
+    table, notes, known = candidates[0].table, list(drawn.notes), candidates[0].names
     mapped = {name: new for name, new in given.items() if name in drawn.fill}
     names = rename(list(drawn.fill), mapped, known)
     taken = {new: name for name, new in names.items() if new in known}
@@ -218,7 +228,7 @@ def _score_drawn(
             "evaluate",
             "no structure of ours in the reference",
             file=reference,
-            found=names_of(drawn.fill),
+            found=shortened(drawn.fill),
             do=f"say what they are with --map NAME={known[0]}; ours are {', '.join(known)}",
         )
     refusal: GeometryError | None = None
@@ -238,7 +248,7 @@ def _score_drawn(
         notes += _outside(drawn, space, {taken[new] for new in scores})
         unused = [name for name in drawn.fill if names[name] not in scores]
         if unused:
-            notes.append(f"structures of {reference.name} that were not compared: {names_of(unused)}")
+            notes.append(f"structures of {reference.name} that were not compared: {shortened(unused)}")
         notes += _without_reference(space, set(scores))
         return Scored(scores, tuple(notes), frozenset(mapped))
     raise refusal or GeometryError(
@@ -287,8 +297,8 @@ def _fitting(candidates: Sequence[Space], drawn: Drawn, notes: list[str]) -> lis
 
 def spaces(result: Path) -> list[Space]:
     """A result on the voxels of each of its images, the reference image first; a label map on its own."""
-    table = default_labels()
     if not result.is_dir():
+        table = table_of_labels(result)
         labels, grid = _read_labels(result)
         foreign = sorted(set(np.unique(labels).tolist()) - _indices(table))
         if foreign:
@@ -296,12 +306,12 @@ def spaces(result: Path) -> list[Space]:
                 "evaluate",
                 "result is not a label map of ours",
                 file=result,
-                found=f"values {names_of(map(str, foreign))}",
+                found=f"values {shortened(map(str, foreign))}",
                 do="give a folder of `tumoar segment`, or a label map of it",
             )
         names = tuple(organ.name for organ in table.organs)
         masks = lambda name: organ_mask(table, table.organ(name), labels)  # noqa: E731
-        return [Space(grid, names, masks, lambda: labels, True)]
+        return [Space(table, grid, names, masks, lambda: labels, True)]
     manifest = read_manifest(result)
     frames = {i["contrast"]: i.get("frame", "") for i in manifest.get("inputs", [])}
     first = manifest["reference"]
@@ -332,7 +342,8 @@ def _space(out: Path, manifest: Mapping[str, Any], contrast: str, frame: str) ->
     def labels() -> Labels:
         return np.asarray(read_nifti(path).data, np.int64)
 
-    return Space(grid, tuple(structure_names(manifest)), mask, labels, False, frame, matrix)
+    names = tuple(structure_names(manifest))
+    return Space(label_table(manifest), grid, names, mask, labels, False, frame, matrix)
 
 
 def _hidden(space: Space, table: LabelTable, name: str) -> Mask:
@@ -350,4 +361,4 @@ def _anatomy(table: LabelTable, name: str) -> bool:
 
 def _without_reference(space: Space, compared: set[str]) -> list[str]:
     left = [n for n in space.names if n not in compared and space.mask(n).any()]
-    return [f"structures of the result without a reference: {names_of(left)}"] if left else []
+    return [f"structures of the result without a reference: {shortened(left)}"] if left else []

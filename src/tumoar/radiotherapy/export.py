@@ -13,12 +13,13 @@ from tumoar.geometry.image import Grid, frame_digest
 from tumoar.io.dicom import Series, digest_of, grid_of
 from tumoar.io.identity import require_patient, sealed
 from tumoar.io.nifti import read_nifti
-from tumoar.io.rois import Roi, look_of
+from tumoar.io.rois import Roi, look_of, look_of_target
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.io.seg import write_seg
 from tumoar.result.folder import added, read_manifest
 from tumoar.result.masks import (
     carried,
+    label_table,
     listed,
     read_mask,
     same_voxels,
@@ -26,7 +27,7 @@ from tumoar.result.masks import (
     transform_to_reference,
 )
 from tumoar.vocabulary.errors import GeometryError
-from tumoar.vocabulary.labels import LabelTable, default_labels
+from tumoar.vocabulary.labels import LabelTable
 
 FOLDER, RTSTRUCT, SEG = "dicom", "RTSTRUCT.dcm", "SEG.dcm"
 CHANGED = 0.1  # of a volume, on coarser voxels
@@ -79,7 +80,7 @@ def identity_checked(manifest: Mapping[str, Any], series: Series) -> bool:
 def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bool = False) -> list[Roi]:
     """Every structure of a result on the voxels of a series; a voxel belongs if more than half of it does."""
     grid, _ = grid_of(series)
-    table = default_labels()
+    table = label_table(manifest)
     reference = read_nifti(listed(out, manifest, "segmentation.nii.gz")).grid
     matrix = to_reference(out, manifest, series, reference, trust=trust)
     rois = []
@@ -156,5 +157,5 @@ def _roi(table: LabelTable, name: str, mask: npt.NDArray[np.bool_]) -> Roi:
         color, code = look_of(table, known[name])
         return Roi(name, known[name].kind, color, mask, code)
     kind = name.partition("_")[0]  # margins: CTV, PTV
-    color, code = look_of(table, known["GTV"])
+    color, code = look_of_target(table)
     return Roi(name, kind if kind in ("CTV", "PTV") else "CONTROL", color, mask, code)

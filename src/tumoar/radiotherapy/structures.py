@@ -20,16 +20,17 @@ from tumoar.geometry.pieces import pieces_of_mask
 from tumoar.inference.tally import Votes
 from tumoar.io.identity import comparable, require_patient, same_person
 from tumoar.io.nifti import read_nifti
-from tumoar.io.rois import look_of
+from tumoar.io.rois import look_of, look_of_target
 from tumoar.io.rtstruct import read_rtstruct
 from tumoar.numerics.threads import each
 from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
 from tumoar.result.folder import ANATOMY, read_manifest
+from tumoar.result.masks import label_table
 from tumoar.result.native import HALF, deliver_sample
 from tumoar.result.segmentation import organ_mask
 from tumoar.vocabulary.aliases import canonical_name, rename
 from tumoar.vocabulary.errors import GeometryError, UnreadableFileError
-from tumoar.vocabulary.labels import LabelTable, default_labels
+from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, default_labels
 
 TARGETS = ("CTV", "PTV")  # names of ours beside the organs
 NAMELESS = "the structures name no patient or no frame of reference: check that they are this patient's"
@@ -92,6 +93,11 @@ def _doubt(is_named: bool, is_compared: bool) -> str:
     return NAMELESS if not is_named else "" if is_compared else NOT_COMPARED
 
 
+def organs_of(path: Path) -> list[str]:
+    """Names of the organs of a result folder; a file has no table of its own."""
+    return [organ.name for organ in label_table(read_manifest(path)).organs] if path.is_dir() else []
+
+
 def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str, str]) -> Measured:
     read = read_rtstruct(path)
     if not read.outlines:
@@ -101,7 +107,8 @@ def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str,
             "B34", "dose and structures are from different patients", do="give files of one patient"
         )
     require_frame(frame_digest(read.frame), dose)
-    colors = {organ.name: look_of(default_labels(), organ)[0] for organ in default_labels().organs}
+    table = default_labels()  # a file has none of its own
+    colors = {organ.name: look_of(table, organ)[0] for organ in table.organs}
     theirs = [outline.name for outline in read.outlines]
     here = {name: new for name, new in names.items() if name in theirs}
     ours = rename(theirs, here, (*TARGETS, *names.values()))
@@ -142,14 +149,14 @@ def _swapped(middles: Mapping[str, npt.NDArray[np.float64]]) -> Iterator[str]:
 def _of_result(
     out: Path, manifest: Mapping[str, Any], dose: Image, only: str | None = None
 ) -> Iterator[Dosed]:
-    table = default_labels()
+    table = label_table(manifest)
     known = {organ.name: organ for organ in table.organs}
     names = [row["name"] for row in (*manifest["volumes"], *manifest.get("margins", ()))]
     names = [name for name in names if only in (None, name)]
     samples = _sampled(out, manifest, [name for name in names if name in known], dose)
     for name in names:
         image = read_nifti(out / "structures" / f"{name}.nii.gz")
-        color = look_of(table, known[name if name in known else "GTV"])[0]
+        color = (look_of(table, known[name]) if name in known else look_of_target(table))[0]
         mask = Image(np.asarray(np.asarray(image.data, np.uint8) > 0, np.uint8), image.grid)
         yield Dosed(name, color, Sampled(dvh(pieces_of_mask(mask), dose), samples.get(name, ())))
 
@@ -158,7 +165,7 @@ def _sampled(
     out: Path, manifest: Mapping[str, Any], names: Sequence[str], dose: Image
 ) -> dict[str, tuple[Dvh, ...]]:
     """Histograms of structures in all samples that were saved; organs are not cut by tumor."""
-    table = default_labels()
+    table = label_table(manifest)
     pairs = [name for name in sorted(manifest["files"]) if name.endswith(ANATOMY)]
     if not pairs:
         return {}
@@ -186,9 +193,9 @@ def _votes(table: LabelTable, anatomy: Image, whole: Image) -> Votes:
     """A sample from its two label maps: anatomy alone, and tumor over anatomy."""
     position = np.zeros(256, np.uint8)
     position[table.indices] = np.arange(table.K)
-    index = {t.name: t.index for t in table.tumor}
-    y = np.asarray(whole.data) == index["core"]
-    z = y | (np.asarray(whole.data) == index["edema"])
+    states = [(t.index, *TUMOR_STATES[t.name]) for t in table.tumor]
+    z = np.isin(whole.data, [index for index, z, _ in states if z])
+    y = np.isin(whole.data, [index for index, _, y in states if y])
     return Votes(position[np.asarray(anatomy.data, np.uint8)], z.astype(np.uint8), y.astype(np.uint8))
 
 

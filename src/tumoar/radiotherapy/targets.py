@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.radiotherapy.margins import Margins, grown, grown_within, ventricles
 from tumoar.result.folder import added, read_manifest, write_table
-from tumoar.vocabulary.labels import default_labels
+from tumoar.result.masks import label_table, structure_names
+from tumoar.vocabulary.errors import UsageError
 
 TABLE = "margins.tsv"
 
@@ -23,9 +25,10 @@ def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
     """Write structures/CTV.nii.gz and PTV.nii.gz and their table; returns its rows."""
     manifest = read_manifest(out)
     labels = read_nifti(out / "segmentation.nii.gz")
-    grid, table = labels.grid, default_labels()
+    grid, table = labels.grid, label_table(manifest)
+    require_margins(structure_names(manifest))
     target, brain = (_mask(out, name) for name in ("GTV", "Brain"))
-    fluid = np.asarray(labels.data) == table.structures[table.l("CSF")].index
+    fluid = np.isin(labels.data, [s.index for s in table.structures if s.name == "CSF"])
     targets = grow_targets(target, brain, fluid, grid, margins)
     rows = [row for row, _ in targets]
     with added(out, manifest, margins=rows) as folder:
@@ -51,6 +54,18 @@ def grow_targets(
         how = f"{'CTV' if margins.ctv is not None else 'GTV'} + {margins.ptv:g} mm"
         targets.append((_row("PTV", margins.ptv, target, grid, how), target))
     return targets
+
+
+def require_margins(names: Sequence[str]) -> None:
+    """Refuse margins of a result without a target, or without the brain that the CTV grows in."""
+    lacking = [name for name in ("GTV", "Brain") if name not in names]
+    if lacking:
+        raise UsageError(
+            "margins",
+            "margins need GTV and Brain",
+            found=f"no {' and no '.join(lacking)}",
+            do="add them to --structures, or use a model that has them",
+        )
 
 
 def _mask(out: Path, name: str) -> Mask:

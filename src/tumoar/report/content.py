@@ -18,6 +18,7 @@ from tumoar.report.intensity import bias_fields, intensity_models
 from tumoar.report.pictures import pictures
 from tumoar.report.volumes import center, contrast_volumes, label_volume, map_volumes, windowed
 from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.contrasts import rank
 from tumoar.vocabulary.labels import LabelTable, Organ
 
 FORMAT = 2
@@ -57,6 +58,7 @@ def report_data(
         "placement": _finite(result.placement.quality),
         "convergence": _convergence(result),
         "pictures": pictures(result, images, legend),
+        "shown_first": _shown_first(result.case),
         "dose": [dict(curve) for curve in manifest.get("dose", ())],
         "limits": [dict(row) for row in manifest.get("limits", ())],
         "settings": {**_flat(result.config.model_dump(mode="json")), "seed": result.seed},
@@ -112,6 +114,11 @@ def _volumes(result: Segmentation, manifest: Mapping[str, Any]) -> list[dict[str
             }
         )
     return rows
+
+
+def _shown_first(case: Case) -> str:
+    """The channel that stands for the patient among others."""
+    return min(case.contrasts, key=lambda contrast: rank(contrast.picture_rank)).name
 
 
 def _registration(given: Input, case: Case) -> dict[str, Any]:

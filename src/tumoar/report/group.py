@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tumoar.report.page import environment, read_data
+from tumoar.vocabulary.contrasts import default_contrasts, rank
 from tumoar.vocabulary.errors import UnreadableFileError
 
 HEIGHT = 132
@@ -20,18 +21,21 @@ LARGEST = 8192
 """Pixels of a side of a picture that is read."""
 MOST = 100
 """Pictures of a report that are read."""
-SHOWN_FIRST = ("T1c", "FLAIR", "T2", "T1")
 _WIDTH, _ROW, _LEFT, _RIGHT = 560, 34, 8, 8
 
 
 def thumbnails(page: str) -> list[dict[str, str]]:
     """Small pictures in three planes, of the contrast that shows most, from a subject's report."""
     try:
-        pictures = read_data(page)["pictures"]
+        data = read_data(page)
+        pictures = data["pictures"]
         names = [str(p["contrast"]) for p in pictures]
         if not names:
             return []
-        chosen = next((name for name in SHOWN_FIRST if name in names), names[0])
+        chosen = data.get("shown_first")
+        if chosen not in names:  # a page of an earlier version
+            known = default_contrasts()
+            chosen = min(names, key=lambda n: rank(known[n].picture_rank if n in known else None))
         return [
             {"plane": str(p["plane"]), "contrast": chosen, "jpeg": _small(p["png"])}
             for p in pictures[:MOST]

@@ -24,6 +24,7 @@ from tumoar.result.scores import dice
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import core_is_identifiable
 from tumoar.vocabulary.errors import ChannelError
+from tumoar.vocabulary.labels import TUMOR_STATES
 
 Mask = npt.NDArray[np.bool_]
 
@@ -34,13 +35,6 @@ NOT_SEEN, PARTLY_SEEN = 0.5, 0.95  # share of an organ in voxels with data
 LARGEST_DRIFT = 0.05  # of a volume, from the first to the second half of the samples
 FEWEST_EFFECTIVE = 10.0  # independent samples
 LEAST_AGREEMENT = 0.9  # Dice between chains
-DARKER = {
-    "FLAIR": (("CSF", "GGM"), ("GWM", "GGM")),
-    "T1": (("CSF", "GWM"), ("GGM", "GWM")),
-    "T1c": (("CSF", "GWM"), ("GGM", "GWM")),
-    "T2": (("GWM", "CSF"), ("GWM", "GGM")),
-}
-"""In each contrast the first mixture is darker than the second, or the image is not what its name says."""
 SWAPPED = "swapped"
 CLEARLY = 0.05  # in log intensity: gray and white matter may come close
 
@@ -146,10 +140,12 @@ def _contrasts(result: Segmentation) -> list[Note]:
 
     for channel, contrast in enumerate(result.case.contrasts):
         wrong = [
-            f"{WORDS[dark]} is brighter than {WORDS[bright]} in the image given as {contrast.name}: "
-            f"is it really a {contrast.name}?"
-            for dark, bright in DARKER.get(contrast.name, ())
-            if mean(dark, channel) > mean(bright, channel) + CLEARLY
+            f"{WORDS[order.tissue]} is brighter than {WORDS[order.than]} in the image given as "
+            f"{contrast.name}: is it really a {contrast.name}?"
+            for order in contrast.darker
+            if table.has_gmm(order.tissue)
+            and table.has_gmm(order.than)
+            and mean(order.tissue, channel) > mean(order.than, channel) + CLEARLY
         ]
         notes += [Note("B27", text) for text in wrong[:1]]
     return notes
@@ -170,9 +166,10 @@ def _sides(result: Segmentation) -> list[Note]:
 def _chain(result: Segmentation) -> list[Note]:
     """Volumes that still drift, or samples that tell little, at the end of a chain."""
     notes = []
-    for organ in ("GTV", "Edema") if result.config.tumor else ():
+    for part in result.table.tumor if result.config.tumor else ():
+        organ = next((o.name for o in result.table.organs if o.tumor == (part.name,)), part.name)
         for tally in result.tallies:
-            column = result.table.K + (organ == "GTV")
+            column = result.table.K + TUMOR_STATES[part.name][1]
             series = np.array(tally.volumes)[:, column].astype(float)
             series *= result.case.grid.voxel_volume / 1000
             if len(series) < 20 or series.mean() < LEAST_TUMOR:

@@ -6,7 +6,7 @@ A folder that exists is complete: `run.json`, written last, lists every file wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from tumoar.io.manifest import (
     write_manifest,
 )
 from tumoar.io.nifti import read_nifti, write_nifti
+from tumoar.io.store import labels_to_dict
 from tumoar.numerics.threads import each
 from tumoar.preprocess.case import to_input
 from tumoar.preprocess.quality import Note
@@ -89,6 +90,8 @@ def write_result(
             **manifest,
             "status": status(notes),
             "notes": [{"id": n.id, "text": n.text} for n in notes],
+            "labels": labels_to_dict(result.table),
+            "contrasts": {c.name: asdict(c) for c in result.case.contrasts},
             "volumes": rows,
         }
         (work / REPORT).write_text(report(whole), encoding="utf-8")

@@ -11,8 +11,12 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.resample import resample
+from tumoar.io.files import read_text
+from tumoar.io.manifest import MANIFEST
+from tumoar.io.manifest_schema import parse
 from tumoar.io.nifti import read_nifti
 from tumoar.vocabulary.errors import IntegrityError
+from tumoar.vocabulary.labels import LabelTable, default_labels, parse_labels
 
 SAME_VOXELS = 0.1  # mm at any corner
 
@@ -23,6 +27,38 @@ Matrix = npt.NDArray[np.float64]
 def structure_names(manifest: Mapping[str, Any]) -> list[str]:
     """Every structure of a result, margins last."""
     return [str(row["name"]) for row in (*manifest["volumes"], *manifest.get("margins", ()))]
+
+
+def label_table(manifest: Mapping[str, Any]) -> LabelTable:
+    """The label table of a result, as its manifest has it.
+
+    Results of versions that did not write it were made with the table in the package: that is used where it
+    has every structure that the result lists.
+    """
+    if manifest.get("labels") is not None:
+        return parse_labels(manifest["labels"])
+    table = default_labels()
+    known = {organ.name for organ in table.organs}
+    unknown = [str(row["name"]) for row in manifest.get("volumes", ()) if row["name"] not in known]
+    if unknown:
+        raise IntegrityError(
+            "result",
+            "the result does not say what its labels mean",
+            file=MANIFEST,
+            found=unknown[0],
+            do="run it again",
+        )
+    return table
+
+
+def table_of_labels(path: Path) -> LabelTable:
+    """The table of a label map: that of the result which it is a file of, else the one in the package."""
+    for folder in path.absolute().parents[:2]:  # native/ and samples/ lie one below
+        if (folder / MANIFEST).is_file():
+            manifest = parse(read_text(folder / MANIFEST, "the manifest"), folder)
+            if path.absolute().relative_to(folder).as_posix() in manifest["files"]:
+                return label_table(manifest)
+    return default_labels()
 
 
 def read_mask(out: Path, manifest: Mapping[str, Any], name: str) -> Image:

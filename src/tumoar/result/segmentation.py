@@ -22,7 +22,7 @@ from tumoar.inference.tally import Tally, Votes, pooled
 from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult
 from tumoar.vocabulary.config import Config
-from tumoar.vocabulary.labels import LabelTable, Organ
+from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, Organ
 
 Field = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
@@ -146,7 +146,7 @@ class Segmentation:
     def volume(self, organ: str) -> Volume:
         """The organ's volume, as outlined and sample by sample."""
         row, K = self.table.organ(organ), self.table.K
-        tumor = {"edema": K, "core": K + 1}
+        tumor = {name: K + y for name, (_, y) in TUMOR_STATES.items()}
         columns = [self.table.l(s) for s in row.structures] + [tumor[t] for t in row.tumor]
         counts = np.array(self.tally.volumes)[:, columns].sum(1)
         cubic = self.case.grid.voxel_volume / 1000
@@ -159,18 +159,21 @@ class Segmentation:
 
 def exclusive(table: LabelTable, votes: Votes) -> npt.NDArray[np.uint8]:
     """Indices of the label table, tumor over anatomy."""
-    index = {t.name: t.index for t in table.tumor}
     out = table.indices[votes.l]
-    out[votes.z == 1] = index["edema"]
-    out[votes.y == 1] = index["core"]
+    for part in table.tumor:
+        out[tumor_mask(part.name, votes)] = part.index
     return out
+
+
+def tumor_mask(part: str, votes: Votes) -> Mask:
+    """Where votes see a class of tumor."""
+    _, y = TUMOR_STATES[part]
+    return votes.y == 1 if y else (votes.z == 1) & (votes.y == 0)
 
 
 def organ_mask(table: LabelTable, organ: Organ, votes: Votes) -> Mask:
     """Where votes see an organ, whether or not tumor covers it."""
     out = np.isin(votes.l, [table.l(s) for s in organ.structures])
-    if "core" in organ.tumor:
-        out |= votes.y == 1
-    if "edema" in organ.tumor:
-        out |= (votes.z == 1) & (votes.y == 0)
+    for part in organ.tumor:
+        out |= tumor_mask(part, votes)
     return out

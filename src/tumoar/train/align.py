@@ -6,13 +6,15 @@ alternating least squares (generalized Procrustes with affine maps); each head i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage as ndi
 
+from tumoar.placement.template import ENDS
 from tumoar.train.mesh import CUBE
 from tumoar.vocabulary.labels import LabelTable
 
@@ -28,14 +30,30 @@ MARGIN_ABOVE = (20.0, 34.0, 20.0)
 
 @dataclass(frozen=True)
 class Alignment:
-    """The common box, and the average landmarks (M, 3) in its voxels."""
+    """The common box, and the average landmarks in its voxels by name (`landmark_names`)."""
 
     shape: tuple[int, int, int]
-    landmarks: Points
+    landmarks: Mapping[str, Points]
+
+    @classmethod
+    def of_card(cls, card: Mapping[str, Any], labels: LabelTable) -> Self:
+        """As the card of an atlas has it; a list without names is in the order of the atlas' own table."""
+        given = card["landmarks"]
+        if not isinstance(given, Mapping):
+            given = dict(zip(landmark_names(labels), given, strict=True))
+        x, y, z = (int(n) for n in card["box"])
+        return cls((x, y, z), {name: np.array(point, float) for name, point in given.items()})
+
+    def to_card(self) -> dict[str, Any]:
+        """Box and landmarks as JSON values."""
+        points = {name: point.round(3).tolist() for name, point in self.landmarks.items()}
+        return {"box": list(self.shape), "landmarks": points}
 
     def to_head(self, head: Maps, labels: LabelTable) -> Affine:
         """4x4 map from the box's voxels to those of a head, also of one not aligned with the others."""
-        return fit(self.landmarks, landmarks(head, labels))
+        theirs = dict(zip(landmark_names(labels), landmarks(head, labels), strict=True))
+        both = [name for name in self.landmarks if name in theirs]
+        return fit(np.array([self.landmarks[n] for n in both]), np.array([theirs[n] for n in both]))
 
     def place(self, head: Maps, labels: LabelTable) -> Maps:
         """The head in the box; the values of the result are positions among the trained labels."""
@@ -57,7 +75,13 @@ def align(heads: Iterable[Maps], labels: LabelTable) -> Alignment:
     high += MARGIN_ABOVE
     size = np.ceil((high - low) / CUBE).astype(int) * CUBE
     origin = (low + high - size) / 2
-    return Alignment((int(size[0]), int(size[1]), int(size[2])), mean - origin)
+    names = landmark_names(labels)
+    return Alignment((int(size[0]), int(size[1]), int(size[2])), dict(zip(names, mean - origin, strict=True)))
+
+
+def landmark_names(labels: LabelTable) -> list[str]:
+    """Names of the rows of `landmarks`."""
+    return [*(s.name for s in labels.structures[1:] if s.trained), "brain", *ENDS]
 
 
 def landmarks(head: Maps, labels: LabelTable) -> Points:

@@ -192,7 +192,7 @@ def _begin_level(
     else:
         fine, border, uncertain = level.sizes
         probability = rasterize(state.reference, state.tetrahedra, state.alpha, shape)
-        thin = [names.index(n) for n in settings.thin]
+        thin = [names.index(n) for n in settings.thin if n in names]
         organs = [[k] for k, n in enumerate(names) if n not in (*settings.thin, *settings.catch_all)]
         size = mesh.size_map(probability, thin, organs, (fine, border, uncertain), settings.slope)
         reference, tetrahedra = mesh.graded_mesh(shape, size, rng)
@@ -230,7 +230,7 @@ def _collapse(
 ) -> State:
     """One pass over the edges; nodes of thin organs are kept."""
     data, counts = tetra_labels.counts(state.positions, state.tetrahedra, state.alpha, maps, settings.floor)
-    thin = state.alpha[:, [names.index(n) for n in settings.thin]].sum(1) > settings.protect
+    thin = state.alpha[:, [names.index(n) for n in settings.thin if n in names]].sum(1) > settings.protect
     return replace(collapse(state, maps, counts, thin, settings, rng), data=data)
 
 

@@ -1,6 +1,6 @@
 """The average of what lies around brain and eye sockets in many heads: air, bone and soft tissue.
 
-Heads are laid onto their mean shape by the landmarks that `inference.template` finds again in any atlas.
+Heads are laid onto their mean shape by the landmarks that `placement.template` finds again in any atlas.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ Head = tuple[npt.NDArray[np.uint8], npt.NDArray[np.integer], Grid]
 def average(heads: Iterable[Head], labels: LabelTable, table: HeadTable) -> Surroundings:
     """Surroundings of heads, each a label map of ours with its source codes on a 1 mm grid."""
     heads = list(heads)
-    marks = np.stack([landmarks(*_one_hot(label_map, grid, labels), labels) for label_map, _, grid in heads])
+    found = [landmarks(*_one_hot(label_map, grid, labels), labels) for label_map, _, grid in heads]
+    names = [name for name in found[0] if all(name in other for other in found)]
+    marks = np.stack([[points[name] for name in names] for points in found])
     mean = mean_shape(marks)
     grid = _box(mean)
     known = np.zeros((*grid.shape, 3), np.float32)
@@ -47,7 +49,9 @@ def average(heads: Iterable[Head], labels: LabelTable, table: HeadTable) -> Surr
             )
     carried = ndi.gaussian_filter(known, (*([SPREAD / SPACING] * 3), 0), mode="nearest")
     parts = known + 0.1 * carried + 1e-6 * known.mean((0, 1, 2))
-    return Surroundings((parts / parts.sum(-1, keepdims=True)).astype(np.float32), grid, mean)
+    return Surroundings(
+        (parts / parts.sum(-1, keepdims=True)).astype(np.float32), grid, dict(zip(names, mean))
+    )
 
 
 def _one_hot(

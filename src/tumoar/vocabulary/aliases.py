@@ -15,7 +15,6 @@ from importlib.resources import files
 from types import MappingProxyType
 
 from tumoar.vocabulary.errors import UsageError, printable
-from tumoar.vocabulary.labels import default_labels
 
 SIDES = MappingProxyType({"left": "L", "right": "R"})
 MOST_LETTERS = 64  # of a name: what DICOM allows
@@ -99,7 +98,7 @@ def rename(
 
 
 def _ours(known: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys([*(organ.name for organ in default_labels().organs), *known]))
+    return list(dict.fromkeys([*_table()[0].values(), *known]))
 
 
 def _listed(names: Sequence[str]) -> str:

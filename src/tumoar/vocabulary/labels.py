@@ -21,6 +21,9 @@ from tumoar.vocabulary.errors import ModelFileError
 
 Side = Literal["left", "right"]
 
+TUMOR_STATES = {"edema": (1, 0), "core": (1, 1)}
+"""(z, y) of each class of tumor; a further class is a further state, with its draws in the sampler."""
+
 
 @dataclass(frozen=True)
 class Code:
@@ -92,11 +95,12 @@ class LabelTable:
         for kind, rows in (("structure", self.structures), ("gmm", self.gmms), ("organ", self.organs)):
             _require_unique(kind, "name", [row.name for row in rows])
         _require_unique("label", "index", [s.index for s in self.structures] + [t.index for t in self.tumor])
-        _require({s.index for s in self.structures if s.index == 0} == {0}, "no structure has index 0 (air)")
+        is_air_first = bool(self.structures) and self.structures[0].index == 0
+        _require(is_air_first, "the first structure is not the background with index 0")
         _require(any(s.in_brain for s in self.structures), "no structure is part of the brain")
         by_name = {s.name: s for s in self.structures}
         gmm_names = {g.name for g in self.gmms}
-        for role in ("core", "edema"):
+        for role in TUMOR_STATES:
             _require(sum(g.role == role for g in self.gmms) == 1, f"not exactly one gmm with role '{role}'")
         for g in self.gmms:
             _require(1 <= g.components <= 16, f"gmm '{g.name}' has {g.components} components, not 1 to 16")
@@ -119,7 +123,7 @@ class LabelTable:
             )
         tumor_names = {t.name for t in self.tumor}
         _require(
-            tumor_names == {"core", "edema"}, f"tumor classes are {sorted(tumor_names)}, not core and edema"
+            tumor_names == set(TUMOR_STATES), f"tumor classes are {sorted(tumor_names)}, not core and edema"
         )
         for o in self.organs:
             unknown = (set(o.structures) - set(by_name)) | (set(o.tumor) - tumor_names)
@@ -161,6 +165,10 @@ class LabelTable:
     def x_named(self, name: str) -> int:
         """Position of a mixture by name."""
         return _position(self.gmms, name)
+
+    def has_gmm(self, name: str) -> bool:
+        """Whether there is a mixture of this name."""
+        return any(g.name == name for g in self.gmms)
 
     @cached_property
     def core(self) -> int:
@@ -281,7 +289,7 @@ def _require(condition: bool, otherwise: str) -> None:
 
 
 _LONGEST = 64  # letters of a name
-_ROLES, _SIDES = ("normal", "core", "edema"), (None, "left", "right")
+_ROLES, _SIDES = ("normal", *TUMOR_STATES), (None, "left", "right")
 
 
 def _require_kinds(row: Structure | Gmm | TumorClass | Organ) -> None:

@@ -1,0 +1,23 @@
+"""A clinic's own contrasts: a file of rows as in `data/contrasts.toml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tumoar.io.files import read_toml
+from tumoar.io.models import default_model, load_model
+from tumoar.vocabulary.contrasts import Contrast, own_contrasts
+from tumoar.vocabulary.errors import ModelFileError
+
+
+def read_contrasts(path: str | Path | None, model: str | Path | None = None) -> dict[str, Contrast] | None:
+    """The contrasts in the package with the rows of a file, checked against the model; None without one."""
+    if path is None:
+        return None
+    table = read_toml(path, "the table of contrasts")
+    labels = (default_model() if model is None else load_model([model])).labels
+    try:
+        return own_contrasts(table, labels)
+    except ModelFileError as refusal:
+        do = "compare it with data/contrasts.toml in the package"
+        raise ModelFileError(refusal.id, refusal.what, file=path, do=do) from refusal

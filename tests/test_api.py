@@ -4,7 +4,7 @@ import ast
 import inspect
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +212,18 @@ def test_refusals_are_those_of_the_command(options, sentence):
     with pytest.raises(tumoar.TumoarError) as refusal:
         tumoar.segment(model=MODEL, **options)
     assert str(refusal.value).startswith(sentence)
+
+
+def test_a_check_refuses_what_a_run_would_and_writes_nothing(monkeypatch, tmp_path):
+    case = small_head.case()
+    swapped = replace(case, contrasts=case.contrasts[::-1])
+    for place, name, value in stand_ins():
+        monkeypatch.setattr(place, name, value)
+    assert tumoar.check(case, output=tmp_path / "out") is None
+    with pytest.raises(tumoar.TumoarError, match="were FLAIR and T1c swapped"):
+        tumoar.check(swapped, output=tmp_path / "out")
+    assert inspect.signature(tumoar.check).parameters == inspect.signature(tumoar.segment).parameters
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_misspelled_option_is_a_type_error():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         StoredResult,
         TumoarError,
         Volume,
+        check,
         load_result,
         segment,
     )
@@ -39,6 +40,7 @@ __all__ = [
     "TumoarError",
     "Volume",
     "__version__",
+    "check",
     "load_result",
     "segment",
 ]

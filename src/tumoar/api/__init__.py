@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import Unpack, overload
 
 from tumoar.api.inputs import Case, Model, as_kind
 from tumoar.api.live import Segmentation
-from tumoar.api.options import CONTRASTS, Options, require_known, with_options
+from tumoar.api.options import Options, to_request, with_options
 from tumoar.api.result import Result
 from tumoar.api.stored import StoredResult, load_result
 from tumoar.app.pipeline import Progress
-from tumoar.app.request import Request, collect_images
+from tumoar.app.segment import check as _check
 from tumoar.app.segment import segment as _segment
 from tumoar.app.watch import Listener
 from tumoar.geometry import image
@@ -36,6 +36,7 @@ __all__ = [
     "StoredResult",
     "TumoarError",
     "Volume",
+    "check",
     "load_result",
     "segment",
 ]
@@ -110,13 +111,7 @@ def segment(
     threads, max_memory
         Limits; a case that needs more memory (GB) is refused before the work begins.
     """
-    require_known(options)
-    values: dict[str, Any] = dict(options)
-    files = [(name, source) for name in CONTRASTS if (source := values.pop(name, None)) is not None]
-    images = collect_images([*files, *(values.pop("images", None) or {}).items()])
-    if isinstance(names := values.get("structures"), str):
-        values["structures"] = tuple(name.strip() for name in names.split(","))
-    request = Request(case=case, model=model, config=config, output=output, images=images, **values)
+    request = to_request(options, case=case, model=model, config=config, output=output)
     outcome = _segment(request, Listener(watch))
     if outcome.job.out is not None:
         return load_result(outcome.job.out)
@@ -124,4 +119,21 @@ def segment(
     return found
 
 
+def check(
+    case: image.Case | None = None,
+    model: _Model = None,
+    config: _Config = None,
+    *,
+    output: str | Path | None = None,
+    watch: _Callback = None,
+    **options: Unpack[Options],
+) -> None:
+    """Check everything that `segment` would check before it fits anything, as `--dry-run` does.
+
+    It takes the same arguments, raises the same refusals, and writes nothing.
+    """
+    _check(to_request(options, case=case, model=model, config=config, output=output), Listener(watch))
+
+
 segment.__signature__ = with_options(segment)  # type: ignore[attr-defined]
+check.__signature__ = with_options(check)  # type: ignore[attr-defined]

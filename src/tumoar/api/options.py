@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, get_type_hints
 
 from tumoar.app.pipeline import Given
-from tumoar.app.request import Request, Source
+from tumoar.app.request import Request, Source, collect_images
 from tumoar.io.nifti_header import Form
 from tumoar.radiotherapy.margins import Margins
 
@@ -57,7 +57,18 @@ class Options(TypedDict, total=False):
     overwrite: bool
 
 
-def require_known(names: Iterable[str]) -> None:
+def to_request(options: Options, **more: Any) -> Request:
+    """What the options ask for; `more` are further fields of the request."""
+    _require_known(options)
+    values: dict[str, Any] = dict(options)
+    files = [(name, source) for name in CONTRASTS if (source := values.pop(name, None)) is not None]
+    images = collect_images([*files, *(values.pop("images", None) or {}).items()])
+    if isinstance(names := values.get("structures"), str):
+        values["structures"] = tuple(name.strip() for name in names.split(","))
+    return Request(images=images, **more, **values)
+
+
+def _require_known(names: Iterable[str]) -> None:
     """A TypeError, as of any function, for an option that there is not."""
     known = list(Options.__annotations__)
     for name in names:

@@ -190,7 +190,7 @@ def test_a_broken_row_is_refused_in_one_sentence(sentence):
 
 
 def test_names_that_differ_in_letters_alone_or_are_no_names_are_refused():
-    for name in ("flair", "../x", "a-2", "", "ü", "x" * 40):
+    for name in ("flair", "../x", "a-2", "a_b", "", "ü", "x" * 40, "Subject", "session"):
         with pytest.raises(ModelFileError, match="not usable"):
             own_contrasts({name: LOG}, default_labels())
 

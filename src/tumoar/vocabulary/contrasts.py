@@ -157,7 +157,8 @@ def _shipped() -> dict[str, Any]:
     return tomllib.loads(files("tumoar").joinpath("data/contrasts.toml").read_text(encoding="utf-8"))
 
 
-NAME = re.compile("[A-Za-z][A-Za-z0-9_]{0,31}")
+NAME = re.compile("(?!(?i:subject|session)$)[A-Za-z][A-Za-z0-9]{0,31}")
+"""Part of names of files, also of BIDS, where _ and - have a meaning; columns of lists are no contrasts."""
 SUFFIX = re.compile("[A-Za-z0-9]{1,32}")
 NOT_COPIED = ("bids", "reference_rank", "picture_rank")
 """Keys of a row that `like` leaves behind: they belong to one contrast alone."""
@@ -187,7 +188,9 @@ def _contrast(name: str, table: Mapping[str, Any]) -> Contrast:
             raise _unusable(name, f"'like' must name a contrast of its own, and {target} is like another")
         row = {key: value for key, value in base.items() if key not in NOT_COPIED} | row
     if NAME.fullmatch(name) is None:
-        raise _unusable(name, "a name has letters, digits and _, and begins with a letter")
+        raise _unusable(
+            name, "a name has letters and digits, begins with a letter, and is not subject or session"
+        )
     _require_keys(name, row, KEYS, NEEDED)
     if row["transform"] not in ("log", "hounsfield"):
         raise _unusable(name, f"transform {_shown(row['transform'])} is neither 'log' nor 'hounsfield'")

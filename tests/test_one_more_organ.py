@@ -114,7 +114,7 @@ def test_the_manifest_says_what_labels_mean(done):
 def test_python_reads_the_organ_from_the_result(done):
     result = tumoar.load_result(done.out)
     assert result.table == done.labels
-    assert result.mask(NAME).sum() / 1000 == pytest.approx(result.volume(NAME)["outlined_cm3"], abs=1e-3)
+    assert result.mask(NAME).sum() / 1000 == pytest.approx(result.volume(NAME).outlined, abs=1e-3)
     assert result.probability(NAME).max() == 1
 
 

@@ -15,6 +15,7 @@ from tumoar.io.contrasts import read_contrasts
 from tumoar.io.nifti_header import Form
 from tumoar.model.generative import Model
 from tumoar.radiotherapy.margins import Margins, parse_margins
+from tumoar.radiotherapy.targets import require_margins
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.contrasts import Contrast, find_contrast
 from tumoar.vocabulary.errors import UsageError
@@ -151,8 +152,8 @@ def require_structures(request: Request, table: LabelTable) -> None:
     for name in request.structures:
         if name not in known:
             raise UsageError("structures", f"no structure '{name}'", do=f"use {', '.join(known)}")
-    if request.targets and request.structures and not {"GTV", "Brain"} <= set(request.structures):
-        raise UsageError("margins", "margins need GTV and Brain", do="add them to --structures")
+    if request.targets:
+        require_margins(request.structures or known)
 
 
 def _require_type(name: str, value: Any, *kinds: type) -> None:

@@ -20,8 +20,9 @@ from tumoar.io.manifest_schema import RESULT, seal
 from tumoar.io.nifti import read_nifti
 from tumoar.io.outputs import require_empty
 from tumoar.preprocess.quality import Note
-from tumoar.result.masks import listed, read_mask, structure_names
+from tumoar.result.masks import label_table, listed, read_mask, structure_names
 from tumoar.result.segmentation import Volume
+from tumoar.vocabulary.labels import LabelTable
 
 NATIVE = ("native/", "_segmentation.nii.gz")
 
@@ -68,6 +69,11 @@ class Stored:
     def structures(self) -> tuple[str, ...]:
         """Names of all structures, margins last."""
         return tuple(structure_names(self.manifest))
+
+    @cached_property
+    def table(self) -> LabelTable:
+        """The label table that the result was made with."""
+        return label_table(self.manifest)
 
     @cached_property
     def _map(self) -> Image:

@@ -229,7 +229,7 @@ def nowhere(path: str):
 
 add("below a file", "B58", 9, "cannot write", occupied(b"x"))
 add("below /proc", "B58", 9, "cannot write", nowhere("/proc/1/tumoar/out"))
-add("a name too long", "B58", 9, "cannot write", nowhere("/tmp/" + "a" * 300))
+add("a name too long", "output", 2, "too long", nowhere("/tmp/" + "a" * 300))
 
 
 def other_content(fill):

@@ -18,7 +18,7 @@ from rt_files import PLANTED
 from small_run import MODEL, stand_ins
 
 import tumoar.cli as cli
-from tumoar.app import pipeline
+from tumoar.app import segment as use_case
 from tumoar.cli.watch import Watch
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
@@ -37,7 +37,7 @@ def parameters():
 @pytest.mark.parametrize("row", list(parameters()))
 def test_bad_input(row, tmp_path, capfd, monkeypatch):
     place = AffineResult(np.eye(4), {})  # the heads are too small for the atlas
-    monkeypatch.setattr(pipeline, "place", lambda *a, **k: place)
+    monkeypatch.setattr(use_case, "place", lambda *a, **k: place)
     arguments = [str(a) for a in row.make(tmp_path)]
     if "-o" not in arguments:
         arguments += ["-o", str(tmp_path / "out")]

@@ -229,6 +229,9 @@ def nowhere(path: str):
 
 add("below a file", "B58", 9, "cannot write", occupied(b"x"))
 add("below /proc", "B58", 9, "cannot write", nowhere("/proc/1/tumoar/out"))
+add("below a device", "B58", 9, "cannot write", nowhere("/dev/null/out"))
+add("the root", "output", 2, "a folder of its own", nowhere("/"))
+add("the current folder", "output", 2, "a folder of its own", nowhere("."))
 add("a name too long", "output", 2, "too long", nowhere("/tmp/" + "a" * 300))
 
 

@@ -36,7 +36,7 @@ from tumoar.model import deformation, joint
 from tumoar.model.atlas import place
 from tumoar.model.conditionals import mode, update_theta
 from tumoar.model.gmm import Theta
-from tumoar.model.theta_prior import theta_prior
+from tumoar.model.theta_prior import build_theta_prior
 from tumoar.numerics import tetra
 from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
@@ -55,7 +55,7 @@ def against_peer(python: str, repeats: int, spacing: float) -> dict[str, float]:
     """Ratios of CPU time per iteration and per evaluation, and how far the two agree."""
     folder = samseg_folder(python)
     atlas = import_samseg(folder)
-    labels, columns = atlas.labels, joint.classes(atlas.labels)
+    labels, columns = atlas.labels, joint.assign_columns(atlas.labels)
     grid = head_grid(tuple(int(n / spacing) for n in (194, 201, 143)), spacing)
     placed = place(atlas, np.eye(4), grid)
     alpha = merge_labels(atlas.alpha, columns)
@@ -83,10 +83,10 @@ def against_peer(python: str, repeats: int, spacing: float) -> dict[str, float]:
     theta = Theta(gamma, mu, np.tile(Sigma, (labels.Q, 1, 1)), np.zeros((CONTRASTS, 4, 4, 4)))
 
     D = np.where(mask, images, np.nan).astype(np.float32)
-    volume = joint.volume(D, np.where(mask, WITH_DATA, UNUSED).astype(np.uint8))
+    volume = joint.build_volume(D, np.where(mask, WITH_DATA, UNUSED).astype(np.uint8))
     groups = joint.compile_groups(labels, columns, joint.Flat(w=1e-9))  # the peer knows of no tumor
     expected = np.bincount(x_of_class, by_class[mask].sum(0), minlength=labels.X)
-    prior = theta_prior(
+    prior = build_theta_prior(
         labels,
         (find_contrast("other"),) * CONTRASTS,
         mean=images[:, mask].mean(1),

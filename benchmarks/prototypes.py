@@ -279,8 +279,8 @@ def voxel_passes(repeats: int, quick: bool) -> tuple[dict[str, dict[str, float]]
     given = (d, mask, begin, end, prior)
     bias = C.astype(np.float32)
 
-    v = joint.volume(d, mask)
-    free, packed = groups_of(vn, (1.0, 1.0)), joint.packed(v, pi)
+    v = joint.build_volume(d, mask)
+    free, packed = groups_of(vn, (1.0, 1.0)), joint.pack_prior(v, pi)
     before = joint.Labels(*(np.zeros(shape, np.uint8) for _ in range(3)))
     counts: dict[str, np.ndarray] = {}
 

@@ -26,9 +26,9 @@ from tumoar.inference import gem, gibbs
 from tumoar.io.models import default_model
 from tumoar.model import joint
 from tumoar.model.bias import cosines
-from tumoar.model.conditionals import mode, sampler, update_theta
+from tumoar.model.conditionals import make_sampler, mode, update_theta
 from tumoar.model.gmm import Theta
-from tumoar.model.theta_prior import theta_prior
+from tumoar.model.theta_prior import build_theta_prior
 from tumoar.placement.affine import place_affine
 from tumoar.preprocess.case import build_case
 from tumoar.simulate import Acquisition, draw_patient
@@ -58,7 +58,7 @@ def head(shape, rng):
     pi[..., 0] = np.where(brain, 0.01, 1)
     pi /= pi.sum(-1, keepdims=True)
     D = rng.standard_normal((len(CONTRASTS), *shape), np.float32)
-    return joint.volume(D, (r < 1.05).astype(np.uint8)), D, pi
+    return joint.build_volume(D, (r < 1.05).astype(np.uint8)), D, pi
 
 
 def parameters(rng):
@@ -94,7 +94,7 @@ def in_numpy(D, pi, groups, theta, planes):
     return t.sum(1), t @ d.T, second, cos
 
 
-def drawn_chain() -> tuple[gibbs.Chain, gibbs.State]:
+def drawn_chain() -> tuple[gibbs.Chain, gibbs.ChainState]:
     """A chain on a patient drawn from the model, some sweeps after its start."""
     model = default_model()
     images, _ = draw_patient(model, [Acquisition(c.name) for c in CONTRASTS], seed=4)
@@ -103,7 +103,7 @@ def drawn_chain() -> tuple[gibbs.Chain, gibbs.State]:
     placement = place_affine(case, model.atlas)
     fit = gem.fit(case, model.atlas, placement.matrix, model.tumor_mm3, config.gem)
     shapes = (model.shape_z, model.shape_y)
-    chain, state = gibbs.prepare(case, fit, shapes, model.tumor_mm3, config, seed=1)
+    chain, state = gibbs.initialize_chain(case, fit, shapes, model.tumor_mm3, config, seed=1)
     for _ in range(chain.schedule.full_every):
         state, _ = gibbs.sweep(chain, state)
     return chain, state
@@ -151,11 +151,11 @@ def main() -> None:
     field = np.full(shape, -2, np.float32)
     before = joint.Labels(*(np.zeros(shape, np.uint8) for _ in range(3)))
     L = np.empty((*shape, LABELS.K), np.float32)
-    prior = joint.packed(v, pi)
+    prior = joint.pack_prior(v, pi)
     passes = {
         "expect": lambda: joint.expect(v, pi, flat, theta),
         "draw": lambda: joint.draw(v, prior, free, theta, (field, field), before, (1, 1)),
-        "most_probable": lambda: joint.most_probable(v, pi, flat, theta),
+        "most_probable": lambda: joint.find_most_probable(v, pi, flat, theta),
         "class_likelihoods": lambda: joint.class_likelihoods(v, flat, theta, L),
     }
     count = int((v.use == 1).sum())
@@ -170,10 +170,12 @@ def main() -> None:
         figures["numpy_expect_ns"] = rival / D[0, planes].size * 1e9
         figures["numpy_ratio"] = figures["numpy_expect_ns"] / figures["expect_ns_1"]
         moments, _ = joint.expect(v, pi, flat, theta)
-        prior = theta_prior(LABELS, CONTRASTS, np.zeros(4), np.ones(4), count, np.full(LABELS.X, count / 12))
+        prior = build_theta_prior(
+            LABELS, CONTRASTS, np.zeros(4), np.ones(4), count, np.full(LABELS.X, count / 12)
+        )
         start = update_theta(theta, moments, prior, mode)
         figures["theta_mode_ms"] = 1e3 * best(lambda: update_theta(start, moments, prior, mode), repeats)
-        draw = sampler(rng)
+        draw = make_sampler(rng)
         figures["theta_draw_ms"] = 1e3 * best(lambda: update_theta(start, moments, prior, draw), repeats)
     figures = {k: round(float(f), 2) for k, f in figures.items()}
     if not options.quick:

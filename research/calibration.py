@@ -46,9 +46,9 @@ from tumoar.model import joint
 from tumoar.model.atlas import pi as label_pi
 from tumoar.model.atlas import place
 from tumoar.model.bias import field
-from tumoar.model.generative import Model, heard, with_prior
+from tumoar.model.generative import Model, select_prior, temper_priors
 from tumoar.model.gmm import Theta
-from tumoar.model.theta_prior import ThetaPrior, expected_voxels, theta_prior
+from tumoar.model.theta_prior import ThetaPrior, build_theta_prior, expect_voxels
 from tumoar.numerics.distributions import Dirichlet, InverseWishart
 from tumoar.numerics.voxels import WITH_DATA
 from tumoar.result.scores import dice
@@ -101,8 +101,8 @@ def p_theta(model: Model, pi: npt.NDArray) -> ThetaPrior:
     """p(θ) of a phantom: as in use, but that it expects the noise there is."""
     labels, mu = model.labels, means(model.labels)
     sums = np.bincount(labels.x_of_l, pi.sum((0, 1, 2), dtype=float), labels.X)
-    expected = expected_voxels(labels, sums, model.tumor_mm3, 1.0)
-    prior = theta_prior(labels, CONTRASTS, mu.mean(0), mu.var(0), pi[..., 0].size, expected)
+    expected = expect_voxels(labels, sums, model.tumor_mm3, 1.0)
+    prior = build_theta_prior(labels, CONTRASTS, mu.mean(0), mu.var(0), pi[..., 0].size, expected)
     if (prior.A @ mu.ravel() > prior.b + 1e-9).any():
         raise ValueError("the means break the constraints of their prior")
     return replace(prior, S0=prior.nu0[:, None, None] * NOISE**2 * np.eye(len(CONTRASTS)))
@@ -130,7 +130,7 @@ class Phantom(NamedTuple):
     truth: joint.Labels
     prior: ThetaPrior
     theta: Theta
-    held: tuple[gibbs.Held, gibbs.Held] | None
+    held: tuple[gibbs.Fixed, gibbs.Fixed] | None
 
 
 def phantom(model: Model, number: int) -> Phantom:
@@ -178,7 +178,7 @@ def kind(number: int) -> str:
     return "unseen" if number < PLACES * len(unseen_tumors(ALL)) else "drawn"
 
 
-def far_from_surfaces(z: npt.NDArray, y: npt.NDArray) -> tuple[gibbs.Held, gibbs.Held]:
+def far_from_surfaces(z: npt.NDArray, y: npt.NDArray) -> tuple[gibbs.Fixed, gibbs.Fixed]:
     """z and y farther than NEAR voxels from their surfaces, -1 elsewhere; where core is known tumor is."""
     held = [
         np.where(binary_dilation(v, iterations=NEAR) ^ binary_erosion(v, iterations=NEAR), np.int8(-1), v)
@@ -193,7 +193,7 @@ def drawn_tumor(
     pi: npt.NDArray,
     z: npt.NDArray,
     y: npt.NDArray,
-    held: tuple[gibbs.Held, gibbs.Held],
+    held: tuple[gibbs.Fixed, gibbs.Fixed],
     rng: np.random.Generator,
 ) -> tuple[npt.NDArray, npt.NDArray]:
     """z and y where they are free, from p(z, y) = Σ_l p(l) p(z) p(y): core in tumor, tumor in the brain."""
@@ -232,7 +232,7 @@ def row(model: Model, number: int, sweeps: GibbsConfig) -> dict:
 
 def others(model: Model, p: Phantom, number: int, sweeps: GibbsConfig) -> dict[str, dict[str, float]]:
     """Dice of where Algorithm 1 starts, and of its votes with the first-order Markov random field."""
-    mrf = votes(with_prior(model, Config(prior="mrf")), p, number, sweeps)
+    mrf = votes(select_prior(model, Config(prior="mrf")), p, number, sweeps)
     return {"start": scores(first_labels(model, p), p.truth), "mrf": scores(mrf.vote(), p.truth)}
 
 
@@ -247,7 +247,7 @@ def scores(found: joint.Labels | Votes, truth: joint.Labels) -> dict[str, float]
 def first_labels(model: Model, p: Phantom) -> joint.Labels:
     """The most probable labels of the simplified model."""
     flat = joint.compile_groups(model.labels, flat=joint.Flat(GemConfig().w, GemConfig().u))
-    return joint.most_probable(joint.volume(p.D, everywhere(p)), p.pi, flat, p.theta)
+    return joint.find_most_probable(joint.build_volume(p.D, everywhere(p)), p.pi, flat, p.theta)
 
 
 def everywhere(p: Phantom) -> npt.NDArray[np.uint8]:
@@ -256,15 +256,17 @@ def everywhere(p: Phantom) -> npt.NDArray[np.uint8]:
 
 def votes(model: Model, p: Phantom, number: int, sweeps: GibbsConfig) -> Tally:
     """Algorithm 1 with the shape priors of the model."""
-    volume = joint.volume(p.D, everywhere(p))
+    volume = joint.build_volume(p.D, everywhere(p))
     region = p.pi[..., model.labels.in_brain].sum(-1) > 0
-    own = joint.packed(volume, p.pi)
+    own = joint.pack_prior(volume, p.pi)
     known = p.held or (None, None)
     pace = Schedule(sweeps.full_every, sweeps.rest_every, sweeps.burn_in)
     shapes = model.shape_z, model.shape_y
     chain = gibbs.Chain(model.labels, volume, own, p.prior, *shapes, region, number, *known, pace)
     tally = Tally(model.labels, everywhere(p))
-    for state, info in gibbs.sweeps(chain, gibbs.start(chain, p.theta, first_labels(model, p)), sweeps):
+    for state, info in gibbs.iter_sweeps(
+        chain, gibbs.initialize_state(chain, p.theta, first_labels(model, p)), sweeps
+    ):
         if info.sweep > sweeps.burn_in:
             tally.add(state.labels)
     return tally
@@ -273,8 +275,8 @@ def votes(model: Model, p: Phantom, number: int, sweeps: GibbsConfig) -> Tally:
 def used() -> Model:
     """The model as used where noise is independent; the level of core is for images that are blurred."""
     config = Config(level_y=0.0)
-    model = with_prior(default_model(), config)
-    z, y = heard((model.shape_z, model.shape_y), config, 1.0)
+    model = select_prior(default_model(), config)
+    z, y = temper_priors((model.shape_z, model.shape_y), config, 1.0)
     return replace(model, shape_z=z, shape_y=y)
 
 

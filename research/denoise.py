@@ -25,7 +25,7 @@ from scipy.special import expit
 sys.path.insert(0, str(Path(__file__).parent))
 from shape_cases import MODEL, PROJECT, load_models, shapes_of
 
-from tumoar.model.shape.base import ShapePrior, of_color
+from tumoar.model.shape.base import ShapePrior, select_color
 from tumoar.model.shape.crbm import CRBM
 from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.numerics.convolve import REACH
@@ -52,7 +52,7 @@ def restore(prior: ShapePrior, seen, part, log_odds: float, sweeps: int, rng) ->
     region = np.zeros(seen.shape, bool)
     region[part] = True
     data = np.where(seen, np.float32(log_odds), np.float32(-log_odds))
-    colors = [of_color(region, c, prior.colors) for c in range(prior.colors)]
+    colors = [select_color(region, c, prior.colors) for c in range(prior.colors)]
     for sweep in range(sweeps):
         for own in colors:
             field = prior.field(v, own, int(rng.integers(2**63)))[own] + data[own]

@@ -158,9 +158,9 @@ def fitted(case: Case, model: Model, config: GemConfig) -> tuple[gem.Fit, Votes,
     fit = gem.fit(case, model.atlas, placement.matrix, model.tumor_mm3, config)
     seconds = {"place": between - start, "fit": time.process_time() - between}
     shapes = (model.shape_z, model.shape_y)
-    chain, _ = gibbs.prepare(case, fit, shapes, model.tumor_mm3, Config(gem=config), seed=0)
+    chain, _ = gibbs.initialize_chain(case, fit, shapes, model.tumor_mm3, Config(gem=config), seed=0)
     flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.w, config.u))
-    found = joint.most_probable(chain.volume, pi(fit.placed, fit.nodes), flat, fit.theta)
+    found = joint.find_most_probable(chain.volume, pi(fit.placed, fit.nodes), flat, fit.theta)
     return fit, Votes(found.l, found.z, found.y), seconds
 
 

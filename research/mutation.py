@@ -73,7 +73,7 @@ TARGETS = (
     Target("io/nifti.py", 60, NIFTI),
     Target("io/nifti_header.py", 40, NIFTI),
     Target("io/dicom.py", 20, ("tests/io/test_dicom.py", "tests/io/test_security.py")),
-    Target("inference/tally.py", 40, VOTES, ("Tally.add", "Tally.vote", "Tally.fraction", "pooled")),
+    Target("inference/tally.py", 40, VOTES, ("Tally.add", "Tally.vote", "Tally.fraction", "pool_tallies")),
     Target(
         "model/conditionals.py", 40,
         ("tests/model/test_conditionals.py", "tests/inference/test_conditional_ratios.py"),

@@ -35,7 +35,7 @@ from tumoar.inference import gibbs
 from tumoar.inference.gem import Fit
 from tumoar.inference.tally import Tally, Votes
 from tumoar.io.models import default_model
-from tumoar.model.generative import Model, with_prior
+from tumoar.model.generative import Model, select_prior
 from tumoar.result.scores import dice
 from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig
 
@@ -74,11 +74,11 @@ def patient(number: int, folder: Path, names: tuple[str, ...] = SCANS, slices: f
 
 def sampled(case: Case, fit: Fit, model: Model, config: Config, burn_ins: Sequence[int] = ()) -> list[Tally]:
     """All samples of one chain, counted from each of the burn-ins on; by default from that of the config."""
-    model = with_prior(model, config)
+    model = select_prior(model, config)
     shapes = (model.shape_z, model.shape_y)
-    chain, begin = gibbs.prepare(case, fit, shapes, model.tumor_mm3, config, SEED)
+    chain, begin = gibbs.initialize_chain(case, fit, shapes, model.tumor_mm3, config, SEED)
     tallies = {n: Tally(chain.labels, chain.volume.use) for n in burn_ins or (config.gibbs.burn_in,)}
-    for state, info in gibbs.sweeps(chain, begin, config.gibbs):
+    for state, info in gibbs.iter_sweeps(chain, begin, config.gibbs):
         for burn_in, tally in tallies.items():
             if burn_in < info.sweep <= burn_in + config.gibbs.samples:
                 tally.add(state.labels)

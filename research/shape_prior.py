@@ -22,7 +22,7 @@ from scipy.ndimage import binary_dilation, binary_erosion, distance_transform_ed
 sys.path.insert(0, str(Path(__file__).parent))
 from shape_cases import MODEL, PROJECT, load_models, shapes_of
 
-from tumoar.model.shape.base import free_sweeps
+from tumoar.model.shape.base import sample_shape
 from tumoar.model.shape.mrf import FirstOrderMRF
 
 mpl.use("Agg")
@@ -72,7 +72,7 @@ def altered(v, rng):
 def kept(prior, shape, sweeps, rng):
     """Volume relative to the shape's, Dice and share of the largest part after free sweeps."""
     v = np.pad(shape.v, 16).astype(bool)
-    x = free_sweeps(prior, v, sweeps, rng)
+    x = sample_shape(prior, v, sweeps, rng)
     parts = np.bincount(label(x)[0].ravel())[1:]
     largest = float(parts.max() / parts.sum()) if len(parts) else 0.0
     return {
@@ -106,7 +106,7 @@ def forms(model, held, sweeps, rng):
         "samples from them": [],
     }
     for here, there in (("held-out shapes", "the same after free sweeps"), ("blobs", "samples from them")):
-        after[there] = [free_sweeps(model, v, sweeps, rng) for v in after[here]]
+        after[there] = [sample_shape(model, v, sweeps, rng) for v in after[here]]
     return {k: np.median([form(v) for v in x if v.any()], axis=0).round(2).tolist() for k, x in after.items()}
 
 
@@ -143,7 +143,7 @@ def samples(model, held, sweeps, path, rng):
     figure, axes = plt.subplots(len(BLOBS), 7, figsize=(12, 1.8 * len(BLOBS)))
     for volume, row in zip(BLOBS, axes):
         v = blob(volume, rng)
-        out = free_sweeps(model, v, sweeps, rng)
+        out = sample_shape(model, v, sweeps, rng)
         real = np.pad(min(held, key=lambda s: abs(s.volume - volume)).v, 8)
         for axis, x in zip(row, (v[len(v) // 2], *middle_slices(out), *middle_slices(real))):
             axis.imshow(x, cmap="gray_r", interpolation="nearest", vmin=0, vmax=1)
@@ -181,10 +181,10 @@ def main() -> None:
             train, held = ([s for s in x if s.volume < largest] for x in (train, held))
         rng = np.random.default_rng(2)
         rises = [
-            {k: model.rise(x) for k, x in altered(held[i].v, rng).items() if x.any()}
+            {k: model.free_energy_rise(x) for k, x in altered(held[i].v, rng).items() if x.any()}
             for i in rng.permutation(len(held))[:n]
         ]
-        seen = np.mean([model.rise(train[i].v) for i in rng.permutation(len(train))[:n]])
+        seen = np.mean([model.free_energy_rise(train[i].v) for i in rng.permutation(len(train))[:n]])
         means = {k: float(np.mean([r[k] for r in rises if k in r])) for k in rises[0]}
         lowest = np.mean([min(r, key=lambda k: r[k]) in ("true", "sphere") for r in rises])
         n_held = len(rises)
@@ -192,7 +192,7 @@ def main() -> None:
         started = [by_volume[int(q * len(held))] for q in (QUANTILES[:1] if options.quick else QUANTILES)]
         stay = [kept(model, s, sweeps, rng) for s in started]
         rivals = [kept(FirstOrderMRF(BETA), s, sweeps, rng) for s in started]
-        risen = free_sweeps(model, np.zeros((48,) * 3, bool), sweeps, rng)
+        risen = sample_shape(model, np.zeros((48,) * 3, bool), sweeps, rng)
         figures[name] = {
             "free_energy": {k: round(x, 3) for k, x in means.items()} | {"training": round(float(seen), 3)},
             "true_or_sphere_lowest": round(float(lowest), 2),

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.resample import resample
 from tumoar.inference import gem
-from tumoar.inference.initialise import voxels_in_use
+from tumoar.inference.initialise import select_voxels
 from tumoar.inference.tally import Votes
 from tumoar.io.models import default_model
 from tumoar.model import joint
@@ -59,9 +59,9 @@ def fitted(images: Mapping[str, Image], model: Model, config: GemConfig) -> tupl
     fit = gem.fit(case, model.atlas, placement.matrix, model.tumor_mm3, config)
     p = label_pi(fit.placed, fit.nodes)
     background, brain = p[..., fit.placed.atlas.background], p[..., fit.labels.in_brain].sum(-1)
-    use = voxels_in_use(case.D, background, brain, case.grid.spacing.tolist(), case.excluded)
+    use = select_voxels(case.D, background, brain, case.grid.spacing.tolist(), case.excluded)
     groups = joint.compile_groups(fit.labels, flat=joint.Flat(config.w, config.u))
-    found = joint.most_probable(joint.volume(case.D, use), p, groups, fit.theta)
+    found = joint.find_most_probable(joint.build_volume(case.D, use), p, groups, fit.theta)
     return case.grid, organs(model, Votes(found.l, found.z, found.y))
 
 

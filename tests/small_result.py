@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import small_head
 
-from tumoar.inference.gem import Fit, Step, placed_on
-from tumoar.inference.gibbs import Info
-from tumoar.inference.initialise import tied
+from tumoar.inference.gem import Fit, Step, place_atlas
+from tumoar.inference.gibbs import SweepInfo
+from tumoar.inference.initialise import tie_core_components
 from tumoar.inference.tally import Tally
 from tumoar.model.gmm import Theta
 from tumoar.model.joint import Labels
@@ -39,11 +39,11 @@ def small_result(tumor: bool = True) -> Segmentation:
     for sweep in range(1, CONFIG.gibbs.burn_in + CONFIG.gibbs.samples + 1):
         keep = tumor * (rng.random(l.shape) > 0.1)
         sample = Labels(l, (z * keep).astype(np.uint8), (y * keep).astype(np.uint8))
-        infos.append(Info(sweep, int(sample.z.sum()), int(sample.y.sum()), 0))
+        infos.append(SweepInfo(sweep, int(sample.z.sum()), int(sample.y.sum()), 0))
         if sweep > CONFIG.gibbs.burn_in:
             tally.add(sample)
-    few = tied(table)
-    placed = placed_on(case, small_head.atlas(), np.eye(4), CONFIG.gem)
+    few = tie_core_components(table)
+    placed = place_atlas(case, small_head.atlas(), np.eye(4), CONFIG.gem)
     trace = tuple(
         Step(level, outer, kind, -3 + level + 0.1 * outer)
         for level in (0, 1)

@@ -9,7 +9,7 @@ import pytest
 
 from tumoar.io.models import default_model
 from tumoar.model.generative import FULL
-from tumoar.model.theta_prior import WIDTH, mean_constraints
+from tumoar.model.theta_prior import WIDTH, build_mean_constraints
 from tumoar.train.atlas import AtlasSettings
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.contrasts import default_contrasts
@@ -118,7 +118,7 @@ def test_the_sizes_in_maths_are_those_of_the_label_table(maths):
 
 def test_the_constraints_in_maths_are_those_of_the_contrasts(maths):
     contrasts = [default_contrasts()[name] for name in ("T1", "T1c", "T2", "FLAIR", "CT", "other")]
-    rows = len(mean_constraints(default_labels(), contrasts)[1])
+    rows = len(build_mean_constraints(default_labels(), contrasts)[1])
     assert re.findall(r"(\d+) rows of Table 3 and (\d+) more", maths) == [("12", str(rows - 12))]
 
 

@@ -11,13 +11,13 @@ import pytest
 import small_head
 from heads import analytic_head
 
-from tumoar.inference.gem import placed_on
-from tumoar.inference.initialise import tied
+from tumoar.inference.gem import place_atlas
+from tumoar.inference.initialise import tie_core_components
 from tumoar.io.manifest_schema import parse, seal
 from tumoar.io.models import default_model
 from tumoar.io.store import labels_to_dict
 from tumoar.model.atlas import Atlas
-from tumoar.model.theta_prior import mean_constraints
+from tumoar.model.theta_prior import build_mean_constraints
 from tumoar.placement.template import (
     ENDS,
     FIRST_NAMES,
@@ -174,19 +174,19 @@ def test_tissues_that_a_model_lacks_are_not_compared():
     alpha = atlas.alpha[:, keep]
     fluidless = Atlas(atlas.nodes, atlas.tetrahedra, alpha / alpha.sum(1, keepdims=True), labels)
     case = small_head.case()
-    found = tissue_ratios(case, placed_on(case, fluidless, np.eye(4), GemConfig()))
+    found = tissue_ratios(case, place_atlas(case, fluidless, np.eye(4), GemConfig()))
     assert not any("CSF" in pair for ratios in found for pair in ratios)
 
 
 def test_bounds_on_mixtures_that_a_model_lacks_are_left_out():
     contrasts = list(default_contrasts().values())
-    whole, _ = mean_constraints(LABELS, contrasts)
-    fewer, bounds = mean_constraints(without("optic chiasm"), contrasts)
+    whole, _ = build_mean_constraints(LABELS, contrasts)
+    fewer, bounds = build_mean_constraints(without("optic chiasm"), contrasts)
     assert 0 < len(fewer) == len(bounds) < len(whole)
 
 
 def test_a_bound_on_a_component_that_is_tied_touches_no_other_mixture():
     bound = MeanConstraint("core", ">=", ("GWM",), component=1)
     row = Contrast("new", "log", True, constraints=(bound,))
-    assert len(mean_constraints(LABELS, [row])[0]) == 1
-    assert len(mean_constraints(tied(LABELS), [row])[0]) == 0
+    assert len(build_mean_constraints(LABELS, [row])[0]) == 1
+    assert len(build_mean_constraints(tie_core_components(LABELS), [row])[0]) == 0

@@ -25,8 +25,8 @@ from tumoar.vocabulary.contrasts import (
     Contrast,
     Darker,
     default_contrasts,
+    extend_contrasts,
     find_contrast,
-    own_contrasts,
 )
 from tumoar.vocabulary.errors import ModelFileError, TumoarError
 from tumoar.vocabulary.labels import default_labels
@@ -136,7 +136,7 @@ def test_a_row_says_which_tissues_are_darker(own):
 
 
 def test_a_row_of_the_same_name_replaces_ours_and_others_stay():
-    table = own_contrasts({"T2": {"bias_field": False, "transform": "log"}}, default_labels())
+    table = extend_contrasts({"T2": {"bias_field": False, "transform": "log"}}, default_labels())
     assert table["T2"] == Contrast("T2", "log", False)
     ours = default_contrasts()
     assert {name: row for name, row in table.items() if name != "T2"} == {
@@ -146,7 +146,7 @@ def test_a_row_of_the_same_name_replaces_ours_and_others_stay():
 
 def test_a_row_like_another_may_change_some_of_it():
     row = {"like": "T1c", "bias_field": False, "darker": [{"tissue": "CSF", "than": "GGM", "weak": True}]}
-    late, ours = own_contrasts({"late": row}, default_labels())["late"], default_contrasts()["T1c"]
+    late, ours = extend_contrasts({"late": row}, default_labels())["late"], default_contrasts()["T1c"]
     assert late == replace(
         ours, name="late", bias_field=False, darker=(Darker("CSF", "GGM", True),), bids=(),
         reference_rank=None, picture_rank=None,
@@ -154,7 +154,7 @@ def test_a_row_like_another_may_change_some_of_it():
 
 
 def test_ours_fit_our_labels():
-    assert own_contrasts({}, default_labels()) == default_contrasts()
+    assert extend_contrasts({}, default_labels()) == default_contrasts()
 
 
 LOG = {"bias_field": True, "transform": "log"}
@@ -184,7 +184,7 @@ BROKEN = {
 @pytest.mark.parametrize("sentence", BROKEN)
 def test_a_broken_row_is_refused_in_one_sentence(sentence):
     with pytest.raises(ModelFileError) as refusal:
-        own_contrasts({"new": BROKEN[sentence]}, default_labels())
+        extend_contrasts({"new": BROKEN[sentence]}, default_labels())
     assert sentence in refusal.value.what
     assert refusal.value.what.startswith("contrast 'new' not usable: ")
 
@@ -192,7 +192,7 @@ def test_a_broken_row_is_refused_in_one_sentence(sentence):
 def test_names_that_differ_in_letters_alone_or_are_no_names_are_refused():
     for name in ("flair", "../x", "a-2", "a_b", "", "ü", "x" * 40, "Subject", "session"):
         with pytest.raises(ModelFileError, match="not usable"):
-            own_contrasts({name: LOG}, default_labels())
+            extend_contrasts({name: LOG}, default_labels())
 
 
 def test_the_refusal_names_the_file(own):
@@ -218,7 +218,7 @@ NESTED = st.recursive(
 def test_a_row_of_anything_is_read_or_refused(row, name, whole):
     row = {**LOG, **row} if whole and "like" not in row else row
     try:
-        found = own_contrasts({name: row}, default_labels())[name]
+        found = extend_contrasts({name: row}, default_labels())[name]
     except TumoarError:
         return
     assert isinstance(found, Contrast)

@@ -63,7 +63,7 @@ def test_mapping_is_table_2(names, gmm):
 
 
 def test_core_outside_tumor_is_forbidden():
-    assert not any(labels.allowed(l, 0, 1) for l in range(labels.K))
+    assert not any(labels.is_allowed(l, 0, 1) for l in range(labels.K))
 
 
 def test_components_are_section_3_3():

@@ -11,7 +11,7 @@ from small_run import CONFIG, MODEL, Memory, run
 
 from tumoar.app.pipeline import Given
 from tumoar.geometry.image import Grid
-from tumoar.inference.gem import placed_on
+from tumoar.inference.gem import place_atlas
 from tumoar.inference.tally import Tally
 from tumoar.numerics.threads import use_threads
 from tumoar.result.checks import check_coverage, review
@@ -129,7 +129,7 @@ def test_samples_are_kept_when_asked_for_also_over_an_interruption(undisturbed):
         run(keeper=keeper, watch=interrupt, keeps_samples=True)
     result = run(keeper=keeper, keeps_samples=True)
     assert same(result, undisturbed)
-    drawn = list(result.tally.drawn())
+    drawn = list(result.tally.iter_samples())
     assert len(drawn) == result.tally.samples
     share = np.mean([d.z & (1 - d.y) for d in drawn], axis=0)
     assert np.allclose(share, result.tally.fraction(tumor=("edema",)))
@@ -241,7 +241,7 @@ def test_image_may_reach_beyond_the_mesh():
     D = np.pad(case.D, ((0, 0), (0, 30), (0, 0), (0, 0)), constant_values=np.nan)
     grid = Grid((small_head.SIZE + 30, small_head.SIZE, small_head.SIZE), np.eye(4))
     wide = replace(case, D=D, grid=grid)
-    check_coverage(wide, placed_on(wide, MODEL.atlas, np.eye(4), CONFIG.gem))
+    check_coverage(wide, place_atlas(wide, MODEL.atlas, np.eye(4), CONFIG.gem))
 
 
 def test_review_sees_a_contrast_that_is_not_what_its_name_says(undisturbed):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tumoar.result.folder import write_table
-from tumoar.vocabulary.tables import FORMULA, cell, to_tsv
+from tumoar.vocabulary.tables import FORMULA, format_cell, to_tsv
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from tumoar.vocabulary.tables import FORMULA, cell, to_tsv
     ],
 )  # fmt: skip
 def test_cells(value, text):
-    assert cell(value) == text
+    assert format_cell(value) == text
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -54,8 +54,8 @@ class TinyModel:
     shapes: tuple[ShapePrior, ShapePrior]
     prior: ThetaPrior
     use: np.ndarray | None = None
-    held_z: np.ndarray | None = None
-    held_y: np.ndarray | None = None
+    fixed_z: np.ndarray | None = None
+    fixed_y: np.ndarray | None = None
     rest: np.ndarray | None = None
     near: np.ndarray | None = None
 
@@ -76,33 +76,33 @@ class TinyModel:
         return Schedule() if self.near is None else Schedule(full_every=2)
 
     def chain(self, D: np.ndarray, seed: int = 0) -> gibbs.Chain:
-        volume = joint.volume(np.ascontiguousarray(D, np.float32), self.in_use)
+        volume = joint.build_volume(np.ascontiguousarray(D, np.float32), self.in_use)
         return gibbs.Chain(
             LABELS,
             volume,
-            joint.packed(volume, self.pi),
+            joint.pack_prior(volume, self.pi),
             self.prior,
             *self.shapes,
             self.in_use != UNUSED,
             seed,
-            self.held_z,
-            self.held_y,
+            self.fixed_z,
+            self.fixed_y,
             self.schedule,
         )
 
     def state(
         self, sweep: int, theta: Theta, labels: joint.Labels, D: np.ndarray, t: np.ndarray
-    ) -> gibbs.State:
+    ) -> gibbs.ChainState:
         """Where a chain stands that has drawn all of this; `sweep` is not 0 if rows rest."""
         D = D.astype(float)
         active = np.where(self.in_use != UNUSED, np.uint8(2), np.uint8(0))
         if self.near is not None:
             active = np.minimum(active, self.near)
         if self.rest is None:
-            return gibbs.State(sweep, theta, labels, reference.moments(D, t), active)
+            return gibbs.ChainState(sweep, theta, labels, reference.moments(D, t), active)
         active[self.rest] = 0
         rest = reference.moments(D, t * self.rest[:, :, None])
-        return gibbs.State(sweep, theta, labels, reference.moments(D, t), active, rest)
+        return gibbs.ChainState(sweep, theta, labels, reference.moments(D, t), active, rest)
 
     @cached_property
     def maps(self) -> np.ndarray:
@@ -110,7 +110,7 @@ class TinyModel:
         n = int(np.prod(self.shape))
         maps = np.indices((3,) * n, np.uint8).reshape(n, -1).T
         keep = (maps[:, self.in_use.ravel() == UNUSED] == 0).all(1)
-        for level, held in ((1, self.held_z), (2, self.held_y)):
+        for level, held in ((1, self.fixed_z), (2, self.fixed_y)):
             if held is not None:
                 free = held.ravel() < 0
                 keep &= ((maps >= level) == (held.ravel() == 1))[:, ~free].all(1)
@@ -140,7 +140,7 @@ class TinyModel:
         """(3 levels, K, X, Y, Z) log of π_i(l) f(l, z, y) p(d_i | l, z, y): all of a voxel but its shape."""
         with np.errstate(divide="ignore"):
             log_pi = np.log(np.moveaxis(self.pi.astype(float), -1, 0))
-            log_allowed = np.log([[LABELS.allowed(l, v > 0, v > 1) for l in range(LABELS.K)] for v in LEVELS])
+            log_allowed = np.log([[LABELS.is_allowed(l, v > 0, v > 1) for l in range(LABELS.K)] for v in LEVELS])
         out = log_allowed[:, :, None, None, None] + log_pi
         if log_density is not None:
             density = np.where(self.in_use == WITH_DATA, log_density, 0.0)
@@ -209,7 +209,7 @@ def _unequal(shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
     )
     use.flat[1], use.flat[4] = UNUSED, 2
     z.flat[2], z.flat[3], y.flat[5], y.flat[3] = 0, 1, 0, 1
-    return {"use": use, "held_z": z, "held_y": y}
+    return {"use": use, "fixed_z": z, "fixed_y": y}
 
 
 def _near(shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
@@ -221,7 +221,7 @@ def _resting(shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
     """Two rows without tumor that are drawn now and then."""
     rest = np.zeros(shape[:2], bool)
     rest[0, 0] = rest[1, 0] = True
-    return {"rest": rest, "held_z": np.where(rest[:, :, None], np.int8(0), np.full(shape, -1, np.int8))}
+    return {"rest": rest, "fixed_z": np.where(rest[:, :, None], np.int8(0), np.full(shape, -1, np.int8))}
 
 
 def _wider(prior: ThetaPrior) -> ThetaPrior:

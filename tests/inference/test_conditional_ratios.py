@@ -132,7 +132,7 @@ def of_voxel(e: Everything, i: tuple[int, ...], tau: float) -> dict[tuple[int, i
     """p(l, z, y, t of voxel i | all else), by putting every value into the joint."""
     table = {}
     for l, z, y, q in np.ndindex(LABELS.K, 2, 2, LABELS.Q):
-        if LABELS.allowed(l, z, y) and LABELS.x_of_component[q] == LABELS.x(l, z, y):
+        if LABELS.is_allowed(l, z, y) and LABELS.x_of_component[q] == LABELS.x(l, z, y):
             changed = {name: getattr(e, name).copy() for name in ("l", "z", "y", "q")}
             for name, value in (("l", l), ("z", z), ("y", y), ("q", q)):
                 changed[name][i] = value
@@ -160,13 +160,13 @@ def test_labels_and_components_are_drawn_from_the_joint(tau):
             crbm.visible_input(h)[(slice(crbm.reach, -crbm.reach),) * 3].astype(np.float32)
             for crbm, h in zip(MODEL.shapes, (e.h_z, e.h_y))
         )
-        v = joint.volume(e.D.astype(np.float32), MODEL.in_use)
+        v = joint.build_volume(e.D.astype(np.float32), MODEL.in_use)
         before = joint.Labels(e.l.copy(), e.z.copy(), e.y.copy())
         tables = {i: of_voxel(e, i, tau) for i in np.ndindex(MODEL.shape)}
         for number in range(20):
             drawn, moments = joint.draw(
                 v,
-                joint.packed(v, MODEL.pi),
+                joint.pack_prior(v, MODEL.pi),
                 joint.compile_groups(LABELS),
                 e.theta,
                 fields,

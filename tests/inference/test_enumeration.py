@@ -86,22 +86,24 @@ def repeated(model: TinyModel, D: np.ndarray, copies: int) -> tuple[gibbs.Chain,
 
     use = many(model.in_use, UNUSED)
     pi = np.moveaxis(many(np.moveaxis(model.pi, -1, 0), 0), 0, -1)
-    volume = joint.volume(many(D, np.nan), use)
+    volume = joint.build_volume(many(D, np.nan), use)
     chain = replace(
         model.chain(D),
         volume=volume,
-        pi=joint.packed(volume, pi),
+        pi=joint.pack_prior(volume, pi),
         region=use != UNUSED,
-        held_z=None if model.held_z is None else many(model.held_z, 0),
-        held_y=None if model.held_y is None else many(model.held_y, 0),
+        fixed_z=None if model.fixed_z is None else many(model.fixed_z, 0),
+        fixed_y=None if model.fixed_y is None else many(model.fixed_y, 0),
     )
     return chain, split
 
 
-def drawn(chain: gibbs.Chain, sweeps: int) -> Iterator[gibbs.State]:
+def drawn(chain: gibbs.Chain, sweeps: int) -> Iterator[gibbs.ChainState]:
     """The chain as it is used, from no tumor at all, but with θ fixed."""
     theta = tiny.theta()
-    state = gibbs.start(chain, theta, joint.Labels(*(np.zeros_like(chain.volume.use) for _ in range(3))))
+    state = gibbs.initialize_state(
+        chain, theta, joint.Labels(*(np.zeros_like(chain.volume.use) for _ in range(3)))
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gibbs, "update_theta", lambda *rest: theta)
         for _ in range(sweeps):

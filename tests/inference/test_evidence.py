@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny_model as tiny
 
-from tumoar.inference.noise_correlation import TISSUE, evidence, neighbor_correlations
+from tumoar.inference.noise_correlation import TISSUE, correlate_neighbors, estimate_likelihood_exponent
 from tumoar.model import joint
 from tumoar.model.bias import field
 
@@ -30,13 +30,13 @@ def smoothed(noise: np.ndarray, rho: tuple[float, ...]) -> np.ndarray:
 def test_correlations_are_found(rho):
     r = smoothed(np.random.default_rng(1).standard_normal((2, *SHAPE)), rho)
     mask = np.random.default_rng(2).random(SHAPE) < 0.8
-    assert neighbor_correlations(r, mask) == pytest.approx(rho, abs=0.015)
+    assert correlate_neighbors(r, mask) == pytest.approx(rho, abs=0.015)
 
 
 def test_the_mean_of_two_neighbors_counts_as_so_many_voxels():
     rho = (0.2, 0.5, 0.7)
     r = smoothed(np.random.default_rng(3).standard_normal((8, *SHAPE)), rho)
-    found = neighbor_correlations(r, np.ones(SHAPE, bool))
+    found = correlate_neighbors(r, np.ones(SHAPE, bool))
     for axis in (1, 2, 3):
         pairs = (np.delete(r, -1, axis) + np.delete(r, 0, axis)) / 2
         assert pairs.var() * 2 / (1 + found[axis - 1]) == pytest.approx(1, rel=0.03)
@@ -48,8 +48,8 @@ def test_voxels_outside_the_mask_have_no_say():
     mask = np.zeros(SHAPE, bool)
     mask[:20] = True
     r[:, 20:] = 100.0
-    assert neighbor_correlations(r, mask).max() < 0.02
-    assert (neighbor_correlations(r, np.zeros(SHAPE, bool)) == 0).all()
+    assert correlate_neighbors(r, mask).max() < 0.02
+    assert (correlate_neighbors(r, np.zeros(SHAPE, bool)) == 0).all()
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.4])
@@ -69,7 +69,9 @@ def test_bias_field_contrasts_and_tumor_do_not_matter(rho):
     z[:20] = 1
     D[:, :20] += 50.0
     l = np.full(SHAPE, np.flatnonzero(LABELS.x_of_l == x)[0], np.uint8)
-    volume = joint.volume(D, np.ones(SHAPE, np.uint8))
+    volume = joint.build_volume(D, np.ones(SHAPE, np.uint8))
     labels = joint.Labels(l, z, np.zeros_like(z))
-    assert evidence(volume, LABELS, labels, theta) == pytest.approx(1 / (1 + rho), rel=0.02)
-    assert evidence(volume, LABELS, replace(labels, z=np.ones_like(z)), theta) == 1.0
+    assert estimate_likelihood_exponent(volume, LABELS, labels, theta) == pytest.approx(
+        1 / (1 + rho), rel=0.02
+    )
+    assert estimate_likelihood_exponent(volume, LABELS, replace(labels, z=np.ones_like(z)), theta) == 1.0

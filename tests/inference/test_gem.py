@@ -39,7 +39,7 @@ def test_mesh_means_and_tumor_are_found(shifted):
     flat = joint.compile_groups(fit.labels, flat=joint.Flat())
     label_pi = pi(fit.placed, fit.nodes)
     use = np.ones(case.grid.shape, np.uint8)
-    labels = joint.most_probable(joint.volume(case.D, use), label_pi, flat, fit.theta)
+    labels = joint.find_most_probable(joint.build_volume(case.D, use), label_pi, flat, fit.theta)
     for name in ("white matter", "gray matter", "CSF"):
         k = LABELS.l(name)
         where = truth_z == 0
@@ -66,8 +66,8 @@ def test_a_healthy_head_has_hardly_any_tumor():
     config = replace_levels(QUICK)
     fit = gem.fit(case, small_head.atlas(), np.eye(4), small_head.TUMOR_MM3, config)
     flat = joint.compile_groups(fit.labels, flat=joint.Flat())
-    v = joint.volume(case.D, np.ones(case.grid.shape, np.uint8))
-    labels = joint.most_probable(v, pi(fit.placed, fit.nodes), flat, fit.theta)
+    v = joint.build_volume(case.D, np.ones(case.grid.shape, np.uint8))
+    labels = joint.find_most_probable(v, pi(fit.placed, fit.nodes), flat, fit.theta)
     assert labels.z.sum() < 0.01 * (small_head.truth()[0] > 0).sum()
 
 
@@ -76,7 +76,7 @@ def replace_levels(config: GemConfig) -> GemConfig:
 
 
 def test_skull_stripped_atlas_keeps_only_brain_and_background():
-    stripped = gem.stripped(small_head.atlas())
+    stripped = gem.merge_nonbrain(small_head.atlas())
     outside = ~LABELS.in_brain
     outside[stripped.background] = False
     assert not stripped.alpha[:, outside].any()
@@ -91,15 +91,17 @@ def test_unknown_settings_are_errors():
 def scene():
     case = small_head.case()
     placed = gem.place(small_head.atlas(), np.eye(4), case.grid)
-    return case, *gem._scene(case, 1, placed, placed.reference, small_head.TUMOR_MM3, joint.Flat())
+    return case, *gem._build_scene(case, 1, placed, placed.reference, small_head.TUMOR_MM3, joint.Flat())
 
 
 def test_theta_starts_from_the_atlas_within_the_constraints():
     case, scene_, class_pi = scene()
-    few = initialise.tied(LABELS)
-    theta = initialise.start_theta(few, case.contrasts, scene_.volume, class_pi, scene_.groups, scene_.prior)
+    few = initialise.tie_core_components(LABELS)
+    theta = initialise.initialize_theta(
+        few, case.contrasts, scene_.volume, class_pi, scene_.groups, scene_.prior
+    )
     assert (scene_.prior.A @ theta.mu.ravel() <= scene_.prior.b + 1e-9).all()
-    columns = joint.classes(few)
+    columns = joint.assign_columns(few)
     w = class_pi[..., columns[few.l("white matter")]].ravel().astype(float)
     mean = (case.D.reshape(2, -1) * w).sum(1) / w.sum()
     q = few.component_slice(few.x_named("GWM"))
@@ -118,13 +120,15 @@ def test_theta_starts_from_the_atlas_within_the_constraints():
 
 def test_releasing_the_core_changes_no_likelihood():
     case, scene_, class_pi = scene()
-    few = initialise.tied(LABELS)
+    few = initialise.tie_core_components(LABELS)
     assert few.Q == LABELS.Q - 2
-    theta = initialise.start_theta(few, case.contrasts, scene_.volume, class_pi, scene_.groups, scene_.prior)
-    full = initialise.released(theta, few, LABELS)
+    theta = initialise.initialize_theta(
+        few, case.contrasts, scene_.volume, class_pi, scene_.groups, scene_.prior
+    )
+    full = initialise.release_core_components(theta, few, LABELS)
     assert full.Q == LABELS.Q
     np.testing.assert_allclose(full.gamma[LABELS.component_slice(LABELS.core)], 1 / 3)
-    columns = joint.classes(LABELS)
+    columns = joint.assign_columns(LABELS)
     groups = joint.compile_groups(LABELS, columns, joint.Flat())
     before = joint.expect(scene_.volume, class_pi, scene_.groups, theta)[1]
     assert joint.expect(scene_.volume, class_pi, groups, full)[1] == pytest.approx(before, rel=1e-6)
@@ -139,7 +143,7 @@ def test_tumor_inside_a_rim_of_core_becomes_core():
     y = ((r > 8) & (r < 11)).astype(np.uint8)
     y[:, :25, 23:26] = 0  # the rim has a gap
     before = joint.Labels(np.ones_like(z), z, y)
-    after = initialise.start_labels(before, np.ones(z.shape, bool), SPACING, np.random.default_rng(0))
+    after = initialise.initialize_labels(before, np.ones(z.shape, bool), SPACING, np.random.default_rng(0))
     assert (after.y[r < 8] == 1).all()
     assert (after.y[y == 1] == 1).all()
     assert after.y[r > 12].sum() == 0
@@ -151,7 +155,7 @@ def test_a_fifth_of_the_edema_becomes_core():
     y = np.zeros_like(z)
     y[4, 4:9, 4:6] = 1  # at the edge: it encloses nothing
     before = joint.Labels(np.ones_like(z), z, y)
-    after = initialise.start_labels(before, np.ones(z.shape, bool), SPACING, np.random.default_rng(0))
+    after = initialise.initialize_labels(before, np.ones(z.shape, bool), SPACING, np.random.default_rng(0))
     assert after.y.sum() == 10 + 115 // 5
     assert (after.y[y == 1] == 1).all()
     assert (after.z == z).all()
@@ -162,7 +166,7 @@ def test_empty_tumor_is_a_legitimate_start():
     zero = np.zeros((3, 3, 3), np.uint8)
     empty = joint.Labels(zero, zero, zero)
     bright = np.ones(zero.shape, bool)
-    assert not initialise.start_labels(empty, bright, SPACING, np.random.default_rng(0)).y.any()
+    assert not initialise.initialize_labels(empty, bright, SPACING, np.random.default_rng(0)).y.any()
 
 
 def test_core_that_does_not_enhance_starts_as_edema():
@@ -170,7 +174,7 @@ def test_core_that_does_not_enhance_starts_as_edema():
     z = (r < 18).astype(np.uint8)
     y = ((r > 8) & (r < 18)).astype(np.uint8)  # the rim, and all of the edema around it
     bright = (r > 8) & (r < 11)
-    after = initialise.start_labels(
+    after = initialise.initialize_labels(
         joint.Labels(np.ones_like(z), z, y), bright, SPACING, np.random.default_rng(0)
     )
     assert (after.z == z).all()
@@ -192,8 +196,8 @@ def test_enhancing_is_brighter_than_every_normal_mean_without_the_bias_field():
     D[1, 0, 0, 0] = np.nan
     expected = true[1] >= 6.0 + np.log(1.1)
     expected[0, 0, 0] = False
-    np.testing.assert_array_equal(initialise.enhancing(LABELS, contrasts, D, theta), expected)
-    assert initialise.enhancing(LABELS, contrasts[:1], D[:1], theta).all()  # FLAIR tells nothing of core
+    np.testing.assert_array_equal(initialise.find_enhancing(LABELS, contrasts, D, theta), expected)
+    assert initialise.find_enhancing(LABELS, contrasts[:1], D[:1], theta).all()  # FLAIR tells nothing of core
 
 
 def test_voxels_without_data_take_part_only_in_the_brain():
@@ -201,7 +205,7 @@ def test_voxels_without_data_take_part_only_in_the_brain():
     D[0, [8, 30], 2, 2] = np.nan
     background = np.ones((40, 5, 5))
     background[5:12] = 0
-    use = initialise.voxels_in_use(D, background, 1 - background, (1.0, 1.0, 1.0))
+    use = initialise.select_voxels(D, background, 1 - background, (1.0, 1.0, 1.0))
     assert use[8, 2, 2] == 2
     assert use[30, 2, 2] == 0
     assert use[21, 0, 0] == 1  # ten millimeters of margin

@@ -18,8 +18,8 @@ from scipy.signal import lfilter
 from tiny_chain import CRBM, ENUMERATED, LABELS, MRF, TinyModel, mixtures
 
 from tumoar.inference import gem, gibbs
-from tumoar.inference.schedule import MARGIN, Schedule, around
-from tumoar.inference.tally import Tally, pooled
+from tumoar.inference.schedule import MARGIN, Schedule, find_active_region
+from tumoar.inference.tally import Tally, pool_tallies
 from tumoar.io.models import default_model
 from tumoar.model import joint
 from tumoar.model.generative import FULL
@@ -48,7 +48,7 @@ def test_first_t_belongs_to_the_first_labels():
     x = mixtures(labels)
     counts = np.array([(x == m).sum() for m in range(LABELS.X)])
     theta = tiny.theta()
-    n = np.array([gibbs.start(replace(c, seed=s), theta, labels).moments.n for s in range(200)])
+    n = np.array([gibbs.initialize_state(replace(c, seed=s), theta, labels).moments.n for s in range(200)])
     for m in range(LABELS.X):
         assert (n[:, LABELS.component_slice(m)].sum(1) == counts[m]).all()
     first = np.exp(reference.log_components(theta, D.astype(float))[:2])
@@ -62,7 +62,7 @@ def test_every_sweep_draws_t_anew_for_its_labels():
     rng = np.random.default_rng(4)
     theta, labels = model.draw_theta(rng), model.draw_labels(rng)
     c = model.chain(model.simulate(theta, labels, rng)[0])
-    state = gibbs.start(c, theta, labels)
+    state = gibbs.initialize_state(c, theta, labels)
     seen = set()
     for _ in range(10):
         state, _ = gibbs.sweep(c, state)
@@ -78,8 +78,10 @@ def test_held_labels_stay():
     D = np.random.default_rng(3).standard_normal((tiny.N, *shape)).astype(np.float32)
     held = np.full(shape, -1, np.int8)
     held[0], held[1] = 1, 0
-    c = chain(D, CRBM, held_z=held)
-    state = gibbs.start(c, tiny.theta(), joint.Labels(*(np.zeros(shape, np.uint8) for _ in range(3))))
+    c = chain(D, CRBM, fixed_z=held)
+    state = gibbs.initialize_state(
+        c, tiny.theta(), joint.Labels(*(np.zeros(shape, np.uint8) for _ in range(3)))
+    )
     c = replace(c, prior=tiny.prior())
     for _ in range(10):
         state, info = gibbs.sweep(c, replace(state, theta=tiny.theta()))
@@ -96,11 +98,11 @@ def prepared():
     config = Config(gem=gem_config, gibbs=GibbsConfig(full_every=1))
     fit = gem.fit(case, small_head.atlas(), np.eye(4), small_head.TUMOR_MM3, gem_config)
     shapes = (FirstOrderMRF(0.3), FirstOrderMRF(0.1))
-    return partial(gibbs.prepare, case, fit, shapes, small_head.TUMOR_MM3, config, seed=3)
+    return partial(gibbs.initialize_chain, case, fit, shapes, small_head.TUMOR_MM3, config, seed=3)
 
 
 @pytest.fixture(scope="module")
-def small(prepared) -> tuple[gibbs.Chain, gibbs.State]:
+def small(prepared) -> tuple[gibbs.Chain, gibbs.ChainState]:
     return prepared()
 
 
@@ -109,8 +111,8 @@ def test_shape_priors_follow_the_images_whatever_power_is_set(prepared, tau):
     case, fit, _, volumes, config = prepared.args
     own = default_model()
     config = config.model_copy(update={"gibbs": GibbsConfig(tau=tau)})
-    c, _ = gibbs.prepare(case, fit, (own.shape_z, own.shape_y), volumes, config, seed=3)
-    told = gibbs.prepare(*prepared.args, seed=3)[0].tau
+    c, _ = gibbs.initialize_chain(case, fit, (own.shape_z, own.shape_y), volumes, config, seed=3)
+    told = gibbs.initialize_chain(*prepared.args, seed=3)[0].tau
     assert FULL < told < 1  # noise is independent here, the labels of the start are not all right
     share = (told - FULL) / (1 - FULL)
     strength = 1 - share * (1 - config.soft_z.strength)
@@ -121,7 +123,7 @@ def test_shape_priors_follow_the_images_whatever_power_is_set(prepared, tau):
 def test_where_only_core_is_held_tumor_is_too(prepared):
     held = np.full((small_head.SIZE,) * 3, -1, np.int8)
     held[15:18, 22:25, 22:25] = 1  # healthy white matter
-    c, state = prepared(held_y=held)
+    c, state = prepared(fixed_y=held)
     assert not small_head.truth()[1][held == 1].any()
     assert state.labels.y[held == 1].all()
     state, _ = gibbs.sweep(c, state)
@@ -151,7 +153,7 @@ def test_tumor_and_tissue_are_found_and_forbidden_states_never_drawn(small):
     l, z, y = small_head.truth()
     tally = Tally(c.labels, c.volume.use)
     config = GibbsConfig(burn_in=5, samples=7)
-    for now, info in gibbs.sweeps(c, state, config):
+    for now, info in gibbs.iter_sweeps(c, state, config):
         state = now
         assert (state.labels.y <= state.labels.z).all()
         assert c.labels.in_brain[state.labels.l[state.labels.z == 1]].all()
@@ -209,7 +211,7 @@ def test_outside_the_region_tumor_is_held_at_its_value(shapes):
     z, y = ((level >= n).astype(np.uint8) for n in (1, 2))
     inside = rng.integers(0, 3, shape).astype(np.uint8)
     l = np.full(shape, int(np.flatnonzero(LABELS.in_brain)[0]), np.uint8)
-    state = gibbs.start(c, tiny.theta(), joint.Labels(l, z, y))
+    state = gibbs.initialize_state(c, tiny.theta(), joint.Labels(l, z, y))
     state = replace(state, sweep=1, active=inside)
     drawn = set()
     for _ in range(40):
@@ -249,9 +251,9 @@ def test_margin_around_likely_tumor_is_the_same_as_over_the_whole_volume():
     for level in (corner, few, 0 * few):
         whole = maximum_filter(level, 2 * MARGIN + 1)
         everywhere = np.ones(level.shape, bool)
-        np.testing.assert_array_equal(around(level, 0 * level, everywhere), whole)
-        np.testing.assert_array_equal(around(0 * level, level, everywhere), whole)
-    assert not around(few + 2, few, np.zeros(few.shape, bool)).any()
+        np.testing.assert_array_equal(find_active_region(level, 0 * level, everywhere), whole)
+        np.testing.assert_array_equal(find_active_region(0 * level, level, everywhere), whole)
+    assert not find_active_region(few + 2, few, np.zeros(few.shape, bool)).any()
 
 
 def labels_of(l: list[int], z: list[int], y: list[int]) -> joint.Labels:
@@ -277,19 +279,19 @@ def test_votes_are_strict_and_tumor_is_voted_inside_the_brain():
 def test_chains_are_pooled_as_if_one_had_drawn_all():
     use = np.array([1, UNUSED, 1, 1], np.uint8).reshape(-1, 1, 1)
     rng = np.random.default_rng(3)
-    one, two, both = (Tally(LABELS, use, keeps=True) for _ in range(3))
+    one, two, both = (Tally(LABELS, use, keep_samples=True) for _ in range(3))
     for i in range(9):
         z = rng.integers(0, 2, 4)
         drawn = labels_of(rng.integers(1, 3, 4).tolist(), z.tolist(), (z * rng.integers(0, 2, 4)).tolist())
         (one if i < 4 else two).add(drawn)
         both.add(drawn)
-    found = pooled([one, two])
+    found = pool_tallies([one, two])
     assert found.samples == 9
     for name in "lzy":
         np.testing.assert_array_equal(getattr(found, name), getattr(both, name))
         np.testing.assert_array_equal(getattr(found.vote(), name), getattr(both.vote(), name))
     np.testing.assert_array_equal(found.volumes, both.volumes)
-    drawn = list(found.drawn())
+    drawn = list(found.iter_samples())
     assert [row[-2] for row in found.volumes] == [int((d.z > d.y).sum()) for d in drawn], (
         "edema is tumor, not core"
     )
@@ -300,8 +302,8 @@ def test_chains_are_pooled_as_if_one_had_drawn_all():
     names = tuple(s.name for s in LABELS.structures)
     assert found.fraction(names).ravel().tolist() == [1, 0, 1, 1], "a voxel that is not used has no votes"
     assert found.fraction().max() == 0
-    assert [d.z.tolist() for d in found.drawn()] == [d.z.tolist() for d in both.drawn()]
-    assert pooled([one]) is one
+    assert [d.z.tolist() for d in found.iter_samples()] == [d.z.tolist() for d in both.iter_samples()]
+    assert pool_tallies([one]) is one
 
 
 def test_votes_are_counted_in_bytes():

@@ -12,7 +12,7 @@ from small_run import CONFIG, MODEL, run
 
 from tumoar.app import pipeline
 from tumoar.geometry.image import Case, Input
-from tumoar.inference.gem import placed_on
+from tumoar.inference.gem import place_atlas
 from tumoar.io.images import read_scans
 from tumoar.io.models import default_model
 from tumoar.placement.affine import AffineResult, place_affine
@@ -55,7 +55,7 @@ def head(*names, shown=None, tumor=True, bias=0.0, seed=0) -> Case:
 
 
 def looked_at(case, **options):
-    return check_order(case, placed_on(case, MODEL.atlas, np.eye(4), CONFIG.gem), **options)
+    return check_order(case, place_atlas(case, MODEL.atlas, np.eye(4), CONFIG.gem), **options)
 
 
 def swapped(names, a, b):
@@ -161,7 +161,7 @@ def test_real_patients_swapped_in_every_way(shared_data, record_property):
         files = {n: folder / f"{n.lower()}.nii.gz" for n in NAMES}
         files = {n: path for n, path in files.items() if path.exists()}
         case = build_case({n: scan.image for n, scan in read_scans(files).items()})
-        placed = placed_on(case, atlas, place_affine(case, atlas).matrix, CONFIG.gem)
+        placed = place_atlas(case, atlas, place_affine(case, atlas).matrix, CONFIG.gem)
         assert check_order(case, placed) == (), folder.name
         found = tissue_ratios(case, placed)
         for a, b in combinations(files, 2):

@@ -54,7 +54,7 @@ def replicate(model: TinyModel, number: int, draws: int = DRAWS) -> dict[str, in
     theta, labels = model.draw_theta(rng), model.draw_labels(rng)
     D, _ = model.simulate(theta, labels, rng)
     chain = model.chain(D, seed=number)
-    state = gibbs.start(chain, model.draw_theta(rng), model.draw_labels(rng))
+    state = gibbs.initialize_state(chain, model.draw_theta(rng), model.draw_labels(rng))
     sample = []
     for i in range(BURN_IN + draws * THIN):
         state, _ = gibbs.sweep(chain, state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tumoar.inference.tally import Tally, least_votes
+from tumoar.inference.tally import Tally, find_vote_threshold
 from tumoar.model.joint import Labels
 from tumoar.vocabulary.labels import default_labels
 
@@ -61,7 +61,7 @@ def test_brain_and_tumor_are_voted_as_before():
 def test_the_volume_is_the_nearest_to_the_mean_of_the_samples(samples):
     rng = np.random.default_rng(samples)
     votes = rng.binomial(samples, rng.beta(0.4, 2.0, 3000)).astype(np.uint8)
-    t = least_votes(votes, samples)
+    t = find_vote_threshold(votes, samples)
     mean = votes.sum(dtype=float) / samples
     sizes = [abs(int((votes >= k).sum()) - mean) for k in range(1, samples // 2 + 2)]
     assert sizes[t - 1] == min(sizes)

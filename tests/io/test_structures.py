@@ -43,7 +43,7 @@ def labels_of_a_sample(shift=0.0, radius=4.0, specks=()):
 def result_of(samples, spacing) -> Segmentation:
     """A result with these samples whose T1c has voxels of another size."""
     found = small_result()
-    tally = Tally(TABLE, np.ones((N, N, N), np.uint8), keeps=True)
+    tally = Tally(TABLE, np.ones((N, N, N), np.uint8), keep_samples=True)
     for sample in samples:
         tally.add(sample)
     shape = tuple(int(np.ceil(N / s)) for s in spacing)
@@ -109,7 +109,7 @@ def test_thick_slices_give_no_green_that_the_samples_contradict(tmp_path):
 def test_a_sample_stays_as_it_is_on_its_own_voxels():
     sample = labels_of_a_sample(0.7)
     result = result_of([sample], (1, 1, 1))
-    (votes,) = result.tally.drawn()
+    (votes,) = result.tally.iter_samples()
     found = deliver_sample(TABLE, votes, result.case.grid, result.case.grid)
     assert np.array_equal(found.l, np.where(sample.z == 1, sample.l, sample.l))
     assert np.array_equal(found.z, sample.z)

@@ -27,8 +27,8 @@ def test_arrays_are_frozen_and_probabilities_checked():
 def test_nodes_on_faces_are_held_across_them():
     atlas = small_atlas()
     low, high = atlas.box
-    np.testing.assert_array_equal(atlas.held, (atlas.nodes == low) | (atlas.nodes == high))
-    assert atlas.held.all(1).sum() == 8
+    np.testing.assert_array_equal(atlas.fixed, (atlas.nodes == low) | (atlas.nodes == high))
+    assert atlas.fixed.all(1).sum() == 8
 
 
 def test_probabilities_are_the_same_on_a_grid_of_either_handedness():
@@ -59,8 +59,8 @@ def test_sliding_nodes_stay_in_their_face_after_any_affine():
     moved = placed.reference + project(placed, rng.normal(size=placed.reference.shape))
     to_voxel = grid().inverse @ affine
     back = (moved - to_voxel[:3, 3]) @ np.linalg.inv(to_voxel[:3, :3]).T
-    np.testing.assert_allclose(back[atlas.held], atlas.nodes[atlas.held], atol=1e-10)
-    assert (np.abs(back - atlas.nodes)[(atlas.held.sum(1) < 3)].max(1) > 1e-3).all()
+    np.testing.assert_allclose(back[atlas.fixed], atlas.nodes[atlas.fixed], atol=1e-10)
+    assert (np.abs(back - atlas.nodes)[(atlas.fixed.sum(1) < 3)].max(1) > 1e-3).all()
     np.testing.assert_allclose(project(placed, moved * 0 + 1.0)[placed.kind == 0], 1.0)
 
 

@@ -15,11 +15,11 @@ from tumoar.model.conditionals import (
     C_given,
     Sigma_given,
     gamma_given,
+    make_sampler,
     mode,
     mu_given,
-    sampler,
+    set_free,
     update_theta,
-    with_free,
 )
 from tumoar.model.gmm import Theta
 
@@ -70,7 +70,7 @@ def test_ratios_of_every_conditional_are_ratios_of_the_joint(seed):
     close(Sigma_given(here, moments, prior), there.Sigma, here.Sigma, Sigma=there.Sigma)
     if prior.has_bias.any():
         new, old = (C.reshape(len(C), -1)[prior.has_bias, 1:].ravel() for C in (there.C, here.C))
-        np.testing.assert_array_equal(with_free(here.C, new, prior), there.C)
+        np.testing.assert_array_equal(set_free(here.C, new, prior), there.C)
         close(C_given(here, moments, prior), new, old, C=there.C)
 
 
@@ -148,7 +148,7 @@ def test_means_of_a_draw_keep_the_constraints_and_c_its_clamps():
     theta = problem.theta
     moments = reference.moments(problem.D, hard(problem, rng))
     for _ in range(50):
-        theta = update_theta(theta, moments, problem.prior, sampler(rng))
+        theta = update_theta(theta, moments, problem.prior, make_sampler(rng))
         assert (problem.prior.A @ theta.mu.ravel() <= problem.prior.b + 1e-9).all()
         assert not theta.C[1].any()
         assert theta.C[0, 1:].any()
@@ -172,8 +172,8 @@ def test_conditioning_on_a_clamped_contrast_beats_deleting_it():
     t[0] = 1
     moments = reference.moments(D, t)
     both = replace(problem.prior, has_bias=np.array([True, True]))
-    conditioned = with_free(theta.C, C_given(theta, moments, problem.prior).mode(), problem.prior)
-    deleted = with_free(theta.C, C_given(theta, moments, both).mode(), both)
+    conditioned = set_free(theta.C, C_given(theta, moments, problem.prior).mode(), problem.prior)
+    deleted = set_free(theta.C, C_given(theta, moments, both).mode(), both)
 
     def error(C: np.ndarray) -> float:
         return float(np.sqrt(((C[0] - truth[0]) ** 2).mean()))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tumoar.io.models import default_model
-from tumoar.model.generative import FULL, heard, with_prior
+from tumoar.model.generative import FULL, select_prior, temper_priors
 from tumoar.model.shape.base import FlatPrior
-from tumoar.model.shape.crbm import surfaces
+from tumoar.model.shape.crbm import find_surface_filters
 from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.vocabulary.config import Config, Soft
 
@@ -20,20 +20,20 @@ def test_the_level_of_core_shifts_its_field_alone():
     v = np.zeros((20, 20, 20), bool)
     v[6:14, 6:14, 6:14] = True
     region = np.ones(v.shape, bool)
-    found = with_prior(model, Config(level_y=-0.75))
+    found = select_prior(model, Config(level_y=-0.75))
     plain, lower = (m.shape_y.field(v, region, key=5) for m in (model, found))
     np.testing.assert_allclose(lower, plain - np.float32(0.75), atol=1e-4)
     assert found.shape_z is model.shape_z
 
 
 def test_mrf_by_the_settings():
-    found = with_prior(default_model(), Config(prior="mrf", beta_z=0.3, beta_y=0.7))
+    found = select_prior(default_model(), Config(prior="mrf", beta_z=0.3, beta_y=0.7))
     assert (found.shape_z, found.shape_y) == (FirstOrderMRF(0.3), FirstOrderMRF(0.7))
 
 
 def test_another_prior_has_no_level():
     model = replace(default_model(), shape_y=FlatPrior(-1.0))
-    assert with_prior(model, Config(level_y=-1.0)).shape_y == FlatPrior(-1.0)
+    assert select_prior(model, Config(level_y=-1.0)).shape_y == FlatPrior(-1.0)
 
 
 @pytest.mark.parametrize("level", [np.nan, np.inf])
@@ -46,20 +46,22 @@ def test_priors_are_as_trained_where_neighbors_repeat_each_other_and_softest_whe
     model, config = default_model(), Config(soft_z=Soft(strength=0.8, level=-0.1, surface=-0.4))
     shapes = model.shape_z, model.shape_y
     for evidence in (0.4, FULL):
-        assert heard(shapes, config, evidence)[0] is model.shape_z
-        assert heard(shapes, config, evidence)[1] is model.shape_y
-    half, whole = (heard(shapes, config, e)[0] for e in ((1 + FULL) / 2, 1.0))
+        assert temper_priors(shapes, config, evidence)[0] is model.shape_z
+        assert temper_priors(shapes, config, evidence)[1] is model.shape_y
+    half, whole = (temper_priors(shapes, config, e)[0] for e in ((1 + FULL) / 2, 1.0))
     np.testing.assert_allclose(whole.w, 0.8 * model.shape_z.w, rtol=1e-6)
-    np.testing.assert_allclose(half.b, 0.9 * model.shape_z.b - 0.2 * surfaces(model.shape_z), rtol=1e-6)
+    np.testing.assert_allclose(
+        half.b, 0.9 * model.shape_z.b - 0.2 * find_surface_filters(model.shape_z), rtol=1e-6
+    )
     assert half.a == pytest.approx(0.9 * model.shape_z.a - 0.05)
-    assert heard(shapes, config, 1.0)[1].a == pytest.approx(
+    assert temper_priors(shapes, config, 1.0)[1].a == pytest.approx(
         config.soft_y.strength * model.shape_y.a + config.soft_y.level
     )
 
 
 def test_another_prior_is_not_softened():
     shapes = FirstOrderMRF(0.3), FlatPrior(-1.0)
-    assert heard(shapes, Config(), 1.0) == shapes
+    assert temper_priors(shapes, Config(), 1.0) == shapes
 
 
 @pytest.mark.parametrize("strength", [0.0, -1.0, 1.1])

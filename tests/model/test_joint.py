@@ -28,11 +28,11 @@ class Scene:
 
     @property
     def volume(self) -> joint.Volume:
-        return joint.volume(self.D, self.use)
+        return joint.build_volume(self.D, self.use)
 
     @property
     def prior(self) -> joint.Prior:
-        return joint.packed(self.volume, self.pi)
+        return joint.pack_prior(self.volume, self.pi)
 
     @property
     def seen(self) -> np.ndarray:
@@ -97,7 +97,7 @@ def test_flat_prior_sums_to_one():
 
 def test_classes_of_one_intensity_give_the_same_moments_as_all_structures():
     s = scene()
-    columns = joint.classes(LABELS)
+    columns = joint.assign_columns(LABELS)
     assert columns.max() + 1 == 11
     merged = np.zeros((*SHAPE, 11), np.float32)
     for l, c in enumerate(columns):
@@ -130,7 +130,7 @@ def test_most_probable_state_is_the_best_of_all():
     assert len(states) == len(LABELS.states)
     prior = np.array([w * s.pi[..., c] for c, _, w in states])
     posterior = np.where(s.seen, posterior, prior)
-    labels = joint.most_probable(s.volume, s.pi, groups, s.theta)
+    labels = joint.find_most_probable(s.volume, s.pi, groups, s.theta)
     level = labels.z + labels.y
     at = {(c, groups.level[x]): i for i, (c, x, _) in enumerate(states)}
     for i in np.argwhere(s.use != UNUSED):
@@ -146,7 +146,9 @@ def test_ties_go_to_the_first_state():
     pair = [LABELS.l("left hippocampus"), LABELS.l("right hippocampus")]
     pi = np.zeros_like(s.pi)
     pi[..., pair] = 0.5
-    labels = joint.most_probable(s.volume, pi, joint.compile_groups(LABELS, flat=joint.Flat(0.01)), theta)
+    labels = joint.find_most_probable(
+        s.volume, pi, joint.compile_groups(LABELS, flat=joint.Flat(0.01)), theta
+    )
     assert not labels.z.any()
     assert (labels.l[s.seen] == min(pair)).all()
 
@@ -294,4 +296,4 @@ def test_a_voxel_without_any_prior_is_refused():
 def test_data_must_be_finite_where_used():
     s = scene()
     with pytest.raises(ValueError, match="finite"):
-        joint.volume(s.D, np.full(SHAPE, WITH_DATA, np.uint8))
+        joint.build_volume(s.D, np.full(SHAPE, WITH_DATA, np.uint8))

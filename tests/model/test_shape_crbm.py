@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from tumoar.model.shape.base import FlatPrior, of_color
-from tumoar.model.shape.crbm import CRBM, softened, sparse, surfaces
+from tumoar.model.shape.base import FlatPrior, select_color
+from tumoar.model.shape.crbm import CRBM, find_surface_filters, soften, sparsify
 
 SHAPE = (2, 2, 4)  # with filters of 2x2x2 voxels (one free tap): 3 hidden units per group, 16 voxels
 
@@ -59,11 +59,11 @@ def test_visible_input_is_the_log_odds_of_each_voxel():
 
 def test_softened_has_its_energy_times_the_strength_and_its_level_per_voxel():
     model = tiny()
-    soft = softened(model, 0.8, -0.2, 0)
+    soft = soften(model, 0.8, -0.2, 0)
     h = np.random.default_rng(3).random((2, 1, 1, 3)) < 0.5
     for v in some_maps():
         assert soft.energy(v, h) == pytest.approx(0.8 * model.energy(v, h) + 0.2 * v.sum(), abs=1e-6)
-    assert softened(model, 1, 0, 0) is model
+    assert soften(model, 1, 0, 0) is model
 
 
 def test_of_filters_of_all_kinds_only_surfaces_get_their_bias():
@@ -72,8 +72,8 @@ def test_of_filters_of_all_kinds_only_surfaces_get_their_bias():
     kinds[0], kinds[1], kinds[2, 1, 1, 1] = ramp[:, None, None], ramp + 0.1, 1
     kinds[3] = -kinds[0]
     model = CRBM(kinds, np.full(4, -2.0), 0.3)
-    assert surfaces(model).tolist() == [True, False, False, True]
-    np.testing.assert_allclose(softened(model, 0.5, 0, -0.3).b, [-1.3, -1, -1, -1.3], rtol=1e-6)
+    assert find_surface_filters(model).tolist() == [True, False, False, True]
+    np.testing.assert_allclose(soften(model, 0.5, 0, -0.3).b, [-1.3, -1, -1, -1.3], rtol=1e-6)
 
 
 @pytest.mark.parametrize("surface", [-0.5, 0.5])
@@ -81,7 +81,7 @@ def test_the_lower_their_bias_the_more_a_surface_costs(surface):
     """In free energy, half full against empty; the balance of full and empty is as before."""
     ahead = np.zeros((4, 4, 4)) + (np.arange(4.0) - 1.5)[:, None, None]
     model = CRBM(np.stack([ahead, -ahead]), [-3, -3], 0.0)
-    other = softened(model, 1, 0, surface)
+    other = soften(model, 1, 0, surface)
     empty, full, half = (np.zeros((24, 12, 12), bool) for _ in range(3))
     full[:], half[:12] = True, True
     cost = [m.free_energy(half) - m.free_energy(empty) for m in (model, other)]
@@ -152,7 +152,7 @@ def _correlate(v, f):
 
 
 def test_rise_of_the_empty_map_is_zero():
-    assert tiny().rise(np.zeros(SHAPE, bool)) == pytest.approx(0, abs=1e-9)
+    assert tiny().free_energy_rise(np.zeros(SHAPE, bool)) == pytest.approx(0, abs=1e-9)
 
 
 def test_values_are_checked_and_frozen():
@@ -175,13 +175,13 @@ def test_flat_prior_is_flat():
 @pytest.mark.parametrize("colors", [1, 8])
 def test_colors_split_the_region(colors):
     region = np.random.default_rng(8).random((5, 6, 7)) < 0.7
-    parts = np.array([of_color(region, c, colors) for c in range(colors)])
+    parts = np.array([select_color(region, c, colors) for c in range(colors)])
     np.testing.assert_array_equal(parts.sum(0), region)
 
 
 def test_complemented_hidden_units_leave_the_distribution_as_it_is():
     model = CRBM(np.random.default_rng(9).normal(0, 0.5, (3, 1, 1, 1)), np.array([1.5, -0.5, 0.3]), 0.1)
-    other = sparse(model)
+    other = sparsify(model)
     assert other.b.max() <= 0
     for v in some_maps():
-        assert other.rise(v) == pytest.approx(model.rise(v), abs=1e-5)
+        assert other.free_energy_rise(v) == pytest.approx(model.free_energy_rise(v), abs=1e-5)

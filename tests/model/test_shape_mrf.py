@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tumoar.model.shape.base import FlatPrior, free_sweeps, of_color
+from tumoar.model.shape.base import FlatPrior, sample_shape, select_color
 from tumoar.model.shape.mrf import FirstOrderMRF
 
 
@@ -45,7 +45,7 @@ def test_voxels_of_one_color_do_not_see_each_other():
     v, everywhere = some_map((6, 6, 6)), np.ones((6, 6, 6), bool)
     model = FirstOrderMRF(1.0)
     for color in range(8):
-        own = of_color(everywhere, color, model.colors)
+        own = select_color(everywhere, color, model.colors)
         changed = v ^ (own & some_map((6, 6, 6), seed=3))
         np.testing.assert_array_equal(model.field(v, own, 0), model.field(changed, own, 0))
 
@@ -62,7 +62,7 @@ def test_colored_sweeps_reach_the_enumerated_distribution():
     v, region, sweeps = np.zeros(shape, bool), np.ones(shape, bool), 1500
     for _ in range(sweeps):
         for color in range(8):
-            own = of_color(region, color, model.colors)
+            own = select_color(region, color, model.colors)
             log_odds = model.field(v, own, 0) + data
             v = np.where(own, rng.random(shape) < 1 / (1 + np.exp(-log_odds)), v)
         x = v.ravel().astype(float)
@@ -84,11 +84,11 @@ def test_negative_beta_is_refused():
 
 
 def test_free_sweeps_leave_a_flat_prior_at_its_probability():
-    v = free_sweeps(FlatPrior(np.log(0.3 / 0.7)), np.zeros((30, 30, 30), bool), 1, np.random.default_rng(1))
+    v = sample_shape(FlatPrior(np.log(0.3 / 0.7)), np.zeros((30, 30, 30), bool), 1, np.random.default_rng(1))
     assert v.mean() == pytest.approx(0.3, abs=0.01)
 
 
 def test_free_sweeps_draw_every_color():
-    v = free_sweeps(FirstOrderMRF(0.0), np.zeros((30, 30, 30), bool), 1, np.random.default_rng(1))
-    shares = [v[of_color(np.ones(v.shape, bool), color, 8)].mean() for color in range(8)]
+    v = sample_shape(FirstOrderMRF(0.0), np.zeros((30, 30, 30), bool), 1, np.random.default_rng(1))
+    shares = [v[select_color(np.ones(v.shape, bool), color, 8)].mean() for color in range(8)]
     np.testing.assert_allclose(shares, 0.5, atol=0.04)

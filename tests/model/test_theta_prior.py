@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tumoar.model.theta_prior import expected_voxels, mean_constraints, theta_prior
+from tumoar.model.theta_prior import build_mean_constraints, build_theta_prior, expect_voxels
 from tumoar.vocabulary.contrasts import find_contrast
 from tumoar.vocabulary.labels import default_labels
 
@@ -26,7 +26,7 @@ def test_table_3_bounds_every_gaussian_of_white_matter_and_our_own_rows_come_on_
     labels = default_labels()
     gmms = tuple(replace(g, components=white) if g.name == "GWM" else g for g in labels.gmms)
     labels = replace(labels, gmms=gmms)
-    A, b = mean_constraints(labels, contrasts("T1c", "FLAIR", "T2", "CT"))
+    A, b = build_mean_constraints(labels, contrasts("T1c", "FLAIR", "T2", "CT"))
     assert A.shape == (6 * (white + 1) + 2 * white + 4, labels.Q * 4)
     assert (np.abs(A).sum(1) == 2).all()
     assert (A.sum(1) == 0).all()
@@ -51,7 +51,7 @@ def test_table_3_bounds_every_gaussian_of_white_matter_and_our_own_rows_come_on_
     ],
 )
 def test_each_line_of_table_3_is_met_exactly_at_its_bound(gmm, contrast, factor, above):
-    A, b = mean_constraints(default_labels(), contrasts("T1c", "FLAIR"))
+    A, b = build_mean_constraints(default_labels(), contrasts("T1c", "FLAIR"))
     n = ("T1c", "FLAIR").index(contrast)
     mu = np.zeros((default_labels().Q, 2))
     mu[[component("edema"), component("core")]] = 5
@@ -68,7 +68,7 @@ def test_each_line_of_table_3_is_met_exactly_at_its_bound(gmm, contrast, factor,
 
 
 def test_only_the_first_component_of_core_is_constrained():
-    A, _ = mean_constraints(default_labels(), contrasts("T1c", "FLAIR"))
+    A, _ = build_mean_constraints(default_labels(), contrasts("T1c", "FLAIR"))
     used = np.abs(A).sum(0).reshape(-1, 2).sum(1)
     first = component("core")
     assert used[first] > 0
@@ -78,10 +78,12 @@ def test_only_the_first_component_of_core_is_constrained():
 def test_strengths_follow_section_3_3():
     labels = default_labels()
     sums = np.arange(1.0, labels.X + 1) * 1000
-    expected = expected_voxels(labels, sums, {"core": 30_000.0, "edema": 60_000.0}, voxel_mm3=8.0)
+    expected = expect_voxels(labels, sums, {"core": 30_000.0, "edema": 60_000.0}, voxel_mm3=8.0)
     assert expected[labels.core] == 30_000 / 8
     assert expected[labels.x_named("GWM")] == sums[labels.x_named("GWM")]
-    prior = theta_prior(labels, contrasts("T1c", "CT"), np.zeros(2), np.array([4.0, 9.0]), 2e6, expected)
+    prior = build_theta_prior(
+        labels, contrasts("T1c", "CT"), np.zeros(2), np.array([4.0, 9.0]), 2e6, expected
+    )
     assert prior.alpha0 == 1 + 1e-4 * 2e6
     q = component("core")
     assert prior.nu0[q] == pytest.approx(2 + 0.1 * (30_000 / 8) / 3)
@@ -93,5 +95,5 @@ def test_strengths_follow_section_3_3():
 
 def test_expected_voxels_need_not_be_whole():
     labels = default_labels()
-    expected = expected_voxels(labels, np.ones(labels.X), {"core": 10.0, "edema": 5.0}, 4.0)
+    expected = expect_voxels(labels, np.ones(labels.X), {"core": 10.0, "edema": 5.0}, 4.0)
     assert (expected[labels.core], expected[labels.edema]) == (2.5, 1.25)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import reference_convolve as reference
 
-from tumoar.model.shape.base import free_sweeps
+from tumoar.model.shape.base import sample_shape
 from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import REACH
 from tumoar.train import shape as training
@@ -375,7 +375,7 @@ def test_free_chains_change_their_box_alone():
 
 def test_the_empty_map_stays_empty():
     empty = np.zeros((30, 30, 30), bool)
-    assert not free_sweeps(first().model, empty, 20, np.random.default_rng(0)).any()
+    assert not sample_shape(first().model, empty, 20, np.random.default_rng(0)).any()
 
 
 def test_model_is_the_average_of_the_last_steps():

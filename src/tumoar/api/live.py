@@ -158,7 +158,7 @@ class Segmentation(segmentation.Segmentation, Result):
         if name in self._targets:
             return Sampled(outline, (), given.notes)
         row, stays = self.table.organ(name), (~self.islands).astype(np.uint8)
-        drawn = (Votes(votes.l, votes.z * stays, votes.y * stays) for votes in self.tally.drawn())
+        drawn = (Votes(votes.l, votes.z * stays, votes.y * stays) for votes in self.tally.iter_samples())
         masks = (organ_mask(self.table, row, votes) for votes in drawn)
         samples = tuple(_curve(mask, self.case.grid, given.image) for mask in masks)
         return Sampled(outline, samples, given.notes)

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from tumoar.geometry.image import Case
 from tumoar.inference import gem, gibbs
 from tumoar.inference.tally import Tally
-from tumoar.model.generative import Model, with_prior
+from tumoar.model.generative import Model, select_prior
 from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult, place_affine
 from tumoar.placement.tissue_order import check_order
@@ -107,7 +107,7 @@ def segment(
         config = config.model_copy(update={"gem": config.gem.model_copy(update={"w": NO_TUMOR})})
     if any(held is not None and (held == 1).any() for held in (given.z, given.y)):
         config = config.model_copy(update={"least_tumor": 0.0})  # what a user has drawn is no speck
-    model = with_prior(model, config)
+    model = select_prior(model, config)
     clock: dict[str, float] = {}
     # One BLAS thread: a matrix product must not depend on how many cores there are.
     with threadpool_limits(1, "blas"):
@@ -146,7 +146,7 @@ def place(
     else:
         quality = dict(zip(stored["names"].tolist(), stored["figures"].tolist()))
         found = AffineResult(stored["matrix"], quality)
-    placed = gem.placed_on(case, model.atlas, found.matrix, config.gem)
+    placed = gem.place_atlas(case, model.atlas, found.matrix, config.gem)
     check_coverage(case, placed)
     notes = tuple(str(note) for note in check_order(case, placed, trusted=trust_contrasts))
     watch(Progress("place", 1, 1, {}, notes))
@@ -162,11 +162,11 @@ def _fit(
     watch: Callable[[Progress], None],
 ) -> gem.Fit:
     """Algorithm 2; for the progress every level counts ten steps, whatever number of iterations it takes."""
-    placed = gem.placed_on(case, model.atlas, placement.matrix, config.gem)
+    placed = gem.place_atlas(case, model.atlas, placement.matrix, config.gem)
     total = 10 * len(config.gem.levels)
     stored = keeper.load("fit")
     if stored is None:
-        for fit in gem.fits(case, model.atlas, placement.matrix, model.tumor_mm3, config.gem):
+        for fit in gem.iter_fit(case, model.atlas, placement.matrix, model.tumor_mm3, config.gem):
             step = fit.trace[-1]
             done = 10 * step.level + min(9, step.outer + 1)
             watch(Progress("fit", done, total, {"objective": step.objective}))
@@ -188,22 +188,22 @@ def _sampled(
     keeper: Keeper,
     watch: Callable[[Progress], None],
     keeps_samples: bool,
-) -> tuple[Tally, tuple[gibbs.Info, ...], Theta, float]:
+) -> tuple[Tally, tuple[gibbs.SweepInfo, ...], Theta, float]:
     """Algorithm 1: one chain's votes, what its sweeps had to tell, its last θ, and τ."""
     own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
     shapes = (model.shape_z, model.shape_y)
-    chain, begin = gibbs.prepare(
+    chain, begin = gibbs.initialize_chain(
         case,
         fit,
         shapes,
         model.tumor_mm3,
         config,
         own,
-        held_z=given.z,
-        held_y=given.y,
+        fixed_z=given.z,
+        fixed_y=given.y,
     )
-    tally = Tally(chain.labels, chain.volume.use, keeps=keeps_samples)
-    infos: list[gibbs.Info] = []
+    tally = Tally(chain.labels, chain.volume.use, keep_samples=keeps_samples)
+    infos: list[gibbs.SweepInfo] = []
     stage, name = "sample" if config.chains == 1 else f"sample {number + 1}", f"chain_{number}"
     stored = keeper.load(name)
     if stored is not None:
@@ -211,17 +211,17 @@ def _sampled(
         counts = {k.removeprefix("tally_"): v for k, v in stored.items() if k.startswith("tally_")}
         if counts:
             tally.restore(counts)
-        infos = [gibbs.Info(*map(int, row)) for row in stored["infos"]]
+        infos = [gibbs.SweepInfo(*map(int, row)) for row in stored["infos"]]
     total = config.gibbs.burn_in + config.gibbs.samples
     cubic = case.grid.voxel_volume / 1000
     state = begin
-    for state, info in gibbs.sweeps(chain, begin, config.gibbs):
+    for state, info in gibbs.iter_sweeps(chain, begin, config.gibbs):
         infos.append(info)
         if info.sweep > config.gibbs.burn_in:
             tally.add(state.labels)
         watch(Progress(stage, info.sweep, total, {"GTV": info.core * cubic, "tumor": info.tumor * cubic}))
         if info.sweep % EVERY == 0 or info.sweep == total:
-            counts = {f"tally_{k}": v for k, v in tally.arrays().items()} if tally.samples else {}
+            counts = {f"tally_{k}": v for k, v in tally.to_arrays().items()} if tally.samples else {}
             keeper.save(name, {**gibbs.to_arrays(state), **counts, "infos": np.array(infos)})
     return tally, tuple(infos), state.theta, chain.tau
 

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from tumoar.vocabulary.errors import TumoarError, UnreadableFileError, not_written
+from tumoar.vocabulary.errors import TumoarError, UnreadableFileError, write_error
 
 NOBODY_READS = 128 + 13
 """Exit code where the reader of our output has gone: that of SIGPIPE."""
@@ -41,7 +41,7 @@ def disk_refusal(fault: BaseException) -> TumoarError | None:
     if not isinstance(fault, OSError):
         return None
     if fault.errno in DISK:
-        return not_written("cannot write", fault)
+        return write_error("cannot write", fault)
     if fault.errno in NAMES:
         name = fault.filename if isinstance(fault.filename, str) else None
         reason = os.strerror(fault.errno).lower()
@@ -61,7 +61,7 @@ def leave(code: int | str | None) -> NoReturn:
         leave_unread()
     except OSError as error:
         _mute("stdout")
-        refusal = not_written("cannot write to standard output", error)
+        refusal = write_error("cannot write to standard output", error)
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{refusal}\n")
         code = code or refusal.exit_code

@@ -46,7 +46,7 @@ def shape(
     from tumoar.io.outputs import require_new_model
     from tumoar.io.shapes import shape_section
     from tumoar.io.store import save_sections
-    from tumoar.model.shape.crbm import sparse
+    from tumoar.model.shape.crbm import sparsify
     from tumoar.train import shape as training
     from tumoar.train.shape_data import split_by_patient
     from tumoar.version import __version__
@@ -77,7 +77,7 @@ def shape(
             keeper = Checkpoints(checkpoints, run_key(name, config, seed, used, watched))
         model = _train(used, watched, config, seed, keeper, name).model
         sections[f"shape_{name}"] = shape_section(
-            sparse(model),
+            sparsify(model),
             {
                 "command": f"tumoar train shape MASKS --maps {name} --core {core} --rule {rule} "
                 f"--steps {config.steps} --held-out {held_out} --validation {validation} --seed {seed}",

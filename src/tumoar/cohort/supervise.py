@@ -35,7 +35,7 @@ from tumoar.vocabulary.errors import (
     TumoarError,
     UnreadableFileError,
     UsageError,
-    not_written,
+    write_error,
 )
 
 POLL = 0.5  # seconds between looks at a process
@@ -157,7 +157,7 @@ def write_record(subject: Subject, order: Order, outcome: Outcome) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise not_written("cannot write a record", error, path) from error
+        raise write_error("cannot write a record", error, path) from error
     replace_text(path, json.dumps(asdict(outcome), indent=1) + "\n")
 
 
@@ -233,7 +233,7 @@ def _attempt(subject: Subject, order: Order, attempt: int, tell: Tell, stopped: 
             writer = threading.Thread(target=_write_log, args=(child, log, subject), daemon=True)
             writer.start()
     except OSError as error:
-        raise not_written("cannot start", error, log) from error
+        raise write_error("cannot start", error, log) from error
     try:
         with open(log, "rb") as written:
             written.seek(begin)

@@ -17,7 +17,7 @@ from tumoar.cohort.subjects import Subject
 from tumoar.io.files import read_text, require_own
 from tumoar.io.manifest import MANIFEST, digest_of_file, digests, published, read_manifest, replace_text
 from tumoar.version import __version__
-from tumoar.vocabulary.errors import IntegrityError, TumoarError, UsageError, not_written
+from tumoar.vocabulary.errors import IntegrityError, TumoarError, UsageError, write_error
 
 WRITTEN = ".files.json"
 """End of the name of a list of what we have put into the tree, among the logs."""
@@ -83,7 +83,7 @@ def begin_tree(order: Order) -> None:
             require_own(out, out / folder)
             (out / folder).mkdir(exist_ok=True)
     except OSError as error:
-        raise not_written("cannot write the cohort", error, out) from error
+        raise write_error("cannot write the cohort", error, out) from error
 
 
 def require_own_places(subject: Subject, order: Order) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Case, Grid
-from tumoar.inference.initialise import start_prior, start_theta, tied, voxels_in_use
+from tumoar.inference.initialise import initialize_prior, initialize_theta, select_voxels, tie_core_components
 from tumoar.model import deformation, joint
 from tumoar.model.atlas import Atlas, Placed, place, smooth
 from tumoar.model.conditionals import mode, update_theta
@@ -61,58 +61,58 @@ def fit(
     case: Case, atlas: Atlas, affine: npt.ArrayLike, tumor_mm3: Mapping[str, float], config: GemConfig
 ) -> Fit:
     """Algorithm 2 from an affine placement of the atlas, coarse to fine; `tumor_mm3` of core and edema."""
-    *_, last = fits(case, atlas, affine, tumor_mm3, config)
+    *_, last = iter_fit(case, atlas, affine, tumor_mm3, config)
     return last
 
 
-def fits(
+def iter_fit(
     case: Case, atlas: Atlas, affine: npt.ArrayLike, tumor_mm3: Mapping[str, float], config: GemConfig
 ) -> Iterator[Fit]:
     """The same, giving the state after each outer iteration: for progress bars and checkpoints."""
-    fine = placed_on(case, atlas, affine, config)
+    fine = place_atlas(case, atlas, affine, config)
     atlas, nodes = fine.atlas, fine.reference
     theta, trace = None, []
     for number, level in enumerate(config.levels):
         factor = max(1, round(level.spacing / float(case.grid.spacing.mean())))
         blurred = smooth(atlas, level.smoothing) if level.smoothing > 0 else atlas
-        placed = place(blurred, affine, coarse_grid(case.grid, factor))
+        placed = place(blurred, affine, coarsen_grid(case.grid, factor))
         eta = nodes / factor
-        scene, pi = _scene(case, factor, placed, eta, tumor_mm3, joint.Flat(config.w, config.u))
+        scene, pi = _build_scene(case, factor, placed, eta, tumor_mm3, joint.Flat(config.w, config.u))
         if theta is None:
-            theta = start_theta(
-                tied(atlas.labels), case.contrasts, scene.volume, pi, scene.groups, scene.prior
+            theta = initialize_theta(
+                tie_core_components(atlas.labels), case.contrasts, scene.volume, pi, scene.groups, scene.prior
             )
         before, memory = -np.inf, Memory()
         for outer in range(config.outer_iterations):
             # The first fit of θ goes without bias fields: they would explain what is for the mesh to explain.
-            prior = scene.prior if number or outer else without_bias(scene.prior)
-            elastic = deformation.energy(placed, eta)[0] / count(scene.volume)
-            for step, objective in em(theta, scene.volume, pi, scene.groups, prior, config):
+            prior = scene.prior if number or outer else clamp_bias(scene.prior)
+            elastic = deformation.energy(placed, eta)[0] / count_voxels(scene.volume)
+            for step, objective in iter_em(theta, scene.volume, pi, scene.groups, prior, config):
                 theta = step
                 trace.append(Step(number, outer, "theta", objective - elastic))
-            objective, eta, memory = _deformed(scene, theta, eta, memory, config)
+            objective, eta, memory = _deform(scene, theta, eta, memory, config)
             trace.append(Step(number, outer, "nodes", objective))
             nodes = eta * factor
-            yield Fit(theta, nodes, fine, tied(atlas.labels), tuple(trace))
+            yield Fit(theta, nodes, fine, tie_core_components(atlas.labels), tuple(trace))
             if objective - before < config.tolerance:
                 break
-            before, pi = objective, class_pi(placed, eta, scene.alpha)
+            before, pi = objective, rasterize_classes(placed, eta, scene.alpha)
 
 
-def placed_on(case: Case, atlas: Atlas, affine: npt.ArrayLike, config: GemConfig) -> Placed:
+def place_atlas(case: Case, atlas: Atlas, affine: npt.ArrayLike, config: GemConfig) -> Placed:
     """The atlas as a case needs it, on the case's grid."""
-    atlas = stripped(atlas) if case.skull_stripped else atlas
+    atlas = merge_nonbrain(atlas) if case.skull_stripped else atlas
     return place(replace(atlas, stiffness=config.stiffness), affine, case.grid)
 
 
-def em(
+def iter_em(
     theta: Theta, v: Volume, pi: Pi, groups: Groups, prior: ThetaPrior, config: GemConfig
 ) -> Iterator[tuple[Theta, float]]:
     """Appendix B for given π: θ, and the log posterior per voxel of the θ before it, until that rests."""
     before = -np.inf
     for _ in range(config.em_iterations):
         moments, log_likelihood = joint.expect(v, pi, groups, theta)
-        objective = (log_likelihood + prior.log_prob(theta)) / count(v)
+        objective = (log_likelihood + prior.log_prob(theta)) / count_voxels(v)
         theta = update_theta(theta, moments, prior, mode)
         yield theta, objective
         if objective - before < config.tolerance:
@@ -120,34 +120,34 @@ def em(
         before = objective
 
 
-def stripped(atlas: Atlas) -> Atlas:
+def merge_nonbrain(atlas: Atlas) -> Atlas:
     """Structures outside the brain merged into the background: for skull-stripped images (section 4.2)."""
     structures = atlas.labels.structures
     outside = [s.name for s in structures if not s.in_brain]
     alpha = np.zeros_like(atlas.alpha)
-    for k, target in enumerate(atlas.labels.merged(structures[atlas.background].name, outside)):
+    for k, target in enumerate(atlas.labels.merge_structures(structures[atlas.background].name, outside)):
         alpha[:, target] += atlas.alpha[:, k]
     return replace(atlas, alpha=alpha)
 
 
-def without_bias(prior: ThetaPrior) -> ThetaPrior:
+def clamp_bias(prior: ThetaPrior) -> ThetaPrior:
     """The prior with all bias fields clamped."""
     return replace(prior, has_bias=np.zeros_like(prior.has_bias))
 
 
-def coarse_grid(grid: Grid, factor: int) -> Grid:
+def coarsen_grid(grid: Grid, factor: int) -> Grid:
     """Every factor-th voxel along each axis, from the first."""
     X, Y, Z = (-(-n // factor) for n in grid.shape)
     return Grid((X, Y, Z), grid.affine @ np.diag([factor, factor, factor, 1.0]), grid.frame)
 
 
-def class_pi(placed: Placed, eta: Nodes, alpha: npt.NDArray[np.float32]) -> Pi:
+def rasterize_classes(placed: Placed, eta: Nodes, alpha: npt.NDArray[np.float32]) -> Pi:
     """(X, Y, Z, C) prior probabilities of classes; the background's outside the mesh."""
-    background = int(joint.classes(placed.atlas.labels)[placed.atlas.background])
+    background = int(joint.assign_columns(placed.atlas.labels)[placed.atlas.background])
     return rasterize(eta, placed.tetrahedra, alpha, placed.shape, background)
 
 
-def count(v: Volume) -> int:
+def count_voxels(v: Volume) -> int:
     """Voxels with data."""
     return int((v.use == WITH_DATA).sum())
 
@@ -165,35 +165,37 @@ def from_arrays(arrays: Mapping[str, npt.NDArray], placed: Placed) -> Fit:
         Step(int(level), int(outer), "nodes" if moved else "theta", float(objective))
         for level, outer, moved, objective in arrays["trace"]
     )
-    return Fit(theta, arrays["nodes"], placed, tied(placed.atlas.labels), trace)
+    return Fit(theta, arrays["nodes"], placed, tie_core_components(placed.atlas.labels), trace)
 
 
-def _scene(
+def _build_scene(
     case: Case, factor: int, placed: Placed, eta: Nodes, tumor_mm3: Mapping[str, float], flat: joint.Flat
 ) -> tuple[Scene, Pi]:
     """A level's data and prior, with hyperparameters from its own voxels; and its π at the start."""
-    labels = tied(placed.atlas.labels)
-    grid = coarse_grid(case.grid, factor)
-    columns = joint.classes(labels)
+    labels = tie_core_components(placed.atlas.labels)
+    grid = coarsen_grid(case.grid, factor)
+    columns = joint.assign_columns(labels)
     alpha = merge_labels(placed.atlas.alpha, columns)
-    pi = class_pi(placed, eta, alpha)
+    pi = rasterize_classes(placed, eta, alpha)
     D = np.ascontiguousarray(case.D[:, ::factor, ::factor, ::factor])
     brain = pi[..., np.unique(columns[labels.in_brain])].sum(-1)
     excluded = None if case.excluded is None else case.excluded[::factor, ::factor, ::factor]
     background = pi[..., columns[placed.atlas.background]]
-    use = voxels_in_use(D, background, brain, grid.spacing.tolist(), excluded)
+    use = select_voxels(D, background, brain, grid.spacing.tolist(), excluded)
     x_of_column = np.zeros(alpha.shape[1], np.int64)
     x_of_column[columns] = labels.x_of_l
-    prior = start_prior(labels, case.contrasts, D, use, pi, x_of_column, tumor_mm3, grid.voxel_volume)
-    return Scene(joint.volume(D, use), joint.compile_groups(labels, columns, flat), prior, placed, alpha), pi
+    prior = initialize_prior(labels, case.contrasts, D, use, pi, x_of_column, tumor_mm3, grid.voxel_volume)
+    return Scene(
+        joint.build_volume(D, use), joint.compile_groups(labels, columns, flat), prior, placed, alpha
+    ), pi
 
 
-def _deformed(
+def _deform(
     scene: Scene, theta: Theta, eta: Nodes, memory: Memory, config: GemConfig
 ) -> tuple[float, Nodes, Memory]:
     """η ← argmax p(η | D, θ), a few steps of it; the objective there, and what the optimizer remembers."""
     L = np.empty((*scene.placed.shape, scene.alpha.shape[1]), np.float32)
-    background = int(joint.classes(scene.placed.atlas.labels)[scene.placed.atlas.background])
+    background = int(joint.assign_columns(scene.placed.atlas.labels)[scene.placed.atlas.background])
     offset = joint.class_likelihoods(scene.volume, scene.groups, theta, L, background)
     result = deformation.fit(
         scene.placed,
@@ -205,5 +207,5 @@ def _deformed(
         tolerance=config.deformation_tolerance,
         memory=memory,
     )
-    objective = (offset - result.cost + scene.prior.log_prob(theta)) / count(scene.volume)
+    objective = (offset - result.cost + scene.prior.log_prob(theta)) / count_voxels(scene.volume)
     return objective, result.nodes, result.memory

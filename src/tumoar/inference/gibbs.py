@@ -17,30 +17,36 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Case
 from tumoar.inference.gem import Fit
-from tumoar.inference.initialise import enhancing, released, start_labels, start_prior, voxels_in_use
-from tumoar.inference.noise_correlation import evidence
-from tumoar.inference.schedule import Schedule, around
+from tumoar.inference.initialise import (
+    find_enhancing,
+    initialize_labels,
+    initialize_prior,
+    release_core_components,
+    select_voxels,
+)
+from tumoar.inference.noise_correlation import estimate_likelihood_exponent
+from tumoar.inference.schedule import Schedule, find_active_region
 from tumoar.model import joint
 from tumoar.model.atlas import pi as label_pi
-from tumoar.model.conditionals import sampler, update_theta
-from tumoar.model.generative import heard
+from tumoar.model.conditionals import make_sampler, update_theta
+from tumoar.model.generative import temper_priors
 from tumoar.model.gmm import Moments, Theta
 from tumoar.model.joint import Labels
-from tumoar.model.shape.base import ShapePrior, of_color
+from tumoar.model.shape.base import ShapePrior, select_color
 from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics.voxels import UNUSED, Groups, Prior, Volume
 from tumoar.vocabulary.config import Config, GibbsConfig
 from tumoar.vocabulary.labels import LabelTable
 
 Field = npt.NDArray[np.float32]
-Held = npt.NDArray[np.int8]
+Fixed = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True)
 class Chain:
     """What does not change: data, prior, shape priors, seed.
 
-    `pi` holds the label probabilities at the fitted nodes. Tumor is possible in `region`. Where `held_z`
+    `pi` holds the label probabilities at the fitted nodes. Tumor is possible in `region`. Where `fixed_z`
     (X, Y, Z) is 0 or 1, z is held at that value; -1 leaves it free; y likewise. Which voxels a sweep
     considers is the `schedule`'s. Densities count with the power `tau`.
     """
@@ -53,8 +59,8 @@ class Chain:
     shape_y: ShapePrior
     region: npt.NDArray[np.bool_]
     seed: int
-    held_z: Held | None = None
-    held_y: Held | None = None
+    fixed_z: Fixed | None = None
+    fixed_y: Fixed | None = None
     schedule: Schedule = field(default_factory=Schedule)
     tau: float = 1.0
 
@@ -75,7 +81,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class State:
+class ChainState:
     """Where a chain stands after `sweep` sweeps.
 
     θ, labels, the moments of the t drawn with them, and what sweeps that are not full consider: `active`
@@ -90,7 +96,7 @@ class State:
     rest: Moments | None = None
 
 
-class Info(NamedTuple):
+class SweepInfo(NamedTuple):
     """Diagnostics of a sweep: its number, voxels of tumor and of core, and how many changed."""
 
     sweep: int
@@ -99,7 +105,7 @@ class Info(NamedTuple):
     changed: int
 
 
-def prepare(
+def initialize_chain(
     case: Case,
     fit: Fit,
     shapes: tuple[ShapePrior, ShapePrior],
@@ -107,12 +113,12 @@ def prepare(
     config: Config,
     seed: int,
     *,
-    held_z: Held | None = None,
-    held_y: Held | None = None,
-) -> tuple[Chain, State]:
+    fixed_z: Fixed | None = None,
+    fixed_y: Fixed | None = None,
+) -> tuple[Chain, ChainState]:
     """From the end of Algorithm 2 to the start of Algorithm 1, with shape priors of z and y.
 
-    The most probable labels of the simplified model with a first guess of the core (`start_labels`), and the
+    The most probable labels of the simplified model with a first guess of the core (`initialize_labels`), and the
     components of core released.
     """
     atlas = fit.placed.atlas
@@ -120,28 +126,28 @@ def prepare(
     pi = label_pi(fit.placed, fit.nodes)
     brain = pi[..., labels.in_brain].sum(-1)
     spacing = case.grid.spacing.tolist()
-    use = voxels_in_use(case.D, pi[..., atlas.background], brain, spacing, case.excluded)
-    volume = joint.volume(case.D, use)
-    prior = start_prior(
+    use = select_voxels(case.D, pi[..., atlas.background], brain, spacing, case.excluded)
+    volume = joint.build_volume(case.D, use)
+    prior = initialize_prior(
         labels, case.contrasts, case.D, use, pi, labels.x_of_l, tumor_mm3, case.grid.voxel_volume
     )
-    held_z = _around_core(held_z, held_y)
+    fixed_z = _extend_to_core(fixed_z, fixed_y)
     flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.gem.w, config.gem.u))
-    first = joint.most_probable(volume, pi, flat, fit.theta)
-    bright = enhancing(fit.labels, case.contrasts, case.D, fit.theta)
-    first = start_labels(first, bright, spacing, np.random.default_rng([seed, 0]))
-    first = _as_held(first, held_z, held_y, labels)
+    first = joint.find_most_probable(volume, pi, flat, fit.theta)
+    bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
+    first = initialize_labels(first, bright, spacing, np.random.default_rng([seed, 0]))
+    first = _apply_fixed(first, fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
-    own = joint.packed(volume, pi)
+    own = joint.pack_prior(volume, pi)
     schedule = Schedule(config.gibbs.full_every, config.gibbs.rest_every, config.gibbs.burn_in)
-    told = evidence(volume, fit.labels, first, fit.theta)
+    told = estimate_likelihood_exponent(volume, fit.labels, first, fit.theta)
     tau = told if config.gibbs.tau == "images" else config.gibbs.tau
-    shapes = heard(shapes, config, told)
-    chain = Chain(labels, volume, own, prior, *shapes, region, seed, held_z, held_y, schedule, tau)
-    return chain, start(chain, released(fit.theta, fit.labels, labels), first)
+    shapes = temper_priors(shapes, config, told)
+    chain = Chain(labels, volume, own, prior, *shapes, region, seed, fixed_z, fixed_y, schedule, tau)
+    return chain, initialize_state(chain, release_core_components(fit.theta, fit.labels, labels), first)
 
 
-def _around_core(z: Held | None, y: Held | None) -> Held | None:
+def _extend_to_core(z: Fixed | None, y: Fixed | None) -> Fixed | None:
     """z as held, and held at 1 where it is free and y is held at 1: core lies inside tumor."""
     if y is None or not (y == 1).any():
         return z
@@ -149,7 +155,7 @@ def _around_core(z: Held | None, y: Held | None) -> Held | None:
     return np.where((y == 1) & (free < 0), np.int8(1), free)
 
 
-def _as_held(labels: Labels, z: Held | None, y: Held | None, table: LabelTable) -> Labels:
+def _apply_fixed(labels: Labels, z: Fixed | None, y: Fixed | None, table: LabelTable) -> Labels:
     """Labels with z and y where they are held, and core inside tumor, tumor inside the brain."""
     if z is None and y is None:
         return labels
@@ -160,49 +166,49 @@ def _as_held(labels: Labels, z: Held | None, y: Held | None, table: LabelTable) 
     return Labels(labels.l, new_z, (new_y * new_z).astype(np.uint8))
 
 
-def start(chain: Chain, theta: Theta, labels: Labels) -> State:
+def initialize_state(chain: Chain, theta: Theta, labels: Labels) -> ChainState:
     """The state before the first sweep: t drawn given θ and the labels that Algorithm 1 takes as input."""
-    columns = joint.classes(chain.labels)
+    columns = joint.assign_columns(chain.labels)
     onehot = columns.astype(np.uint8)[labels.l][..., None] == np.arange(columns.max() + 1, dtype=np.uint8)
     given = tuple(np.where(v == 1, np.float32(np.inf), np.float32(-np.inf)) for v in (labels.z, labels.y))
     groups = joint.compile_groups(chain.labels, columns)
     # the columns drawn are those of `onehot`: only the moments are new
-    pi = joint.packed(chain.volume, onehot)
+    pi = joint.pack_prior(chain.volume, onehot)
     fields, key = (given[0], given[1]), (chain.seed, 0)
     _, moments = joint.draw(chain.volume, pi, groups, theta, fields, labels, key, tau=chain.tau)
-    return State(0, theta, labels, moments, chain.everywhere)
+    return ChainState(0, theta, labels, moments, chain.everywhere)
 
 
-def sweep(chain: Chain, state: State) -> tuple[State, Info]:
+def sweep(chain: Chain, state: ChainState) -> tuple[ChainState, SweepInfo]:
     """One iteration of Algorithm 1: θ given D, l, z, y; H^z and H^y given z and y; l, z, y given all these.
 
     As θ is drawn given t as well, t is drawn with the labels (Appendix A).
     """
     number = state.sweep + 1
     rng = np.random.default_rng([chain.seed, number])
-    theta = update_theta(state.theta, state.moments, chain.prior, sampler(rng), chain.tau)
+    theta = update_theta(state.theta, state.moments, chain.prior, make_sampler(rng), chain.tau)
     if chain.schedule.is_full(number):
         likely = np.zeros_like(state.active) if chain.schedule.finds_region(number) else None
         labels, moments = draw_labels(chain, theta, state.labels, chain.everywhere, number, rng, likely)
         rest, active = None, state.active
         if likely is not None:
-            active = around(likely, labels.z + labels.y, chain.region)
+            active = find_active_region(likely, labels.z + labels.y, chain.region)
     else:
         active = state.active
-        labels, moments, rest = _draw_near(chain, theta, state, number, rng)
+        labels, moments, rest = _draw_in_region(chain, theta, state, number, rng)
     changed = (labels.z ^ state.labels.z) | (labels.y ^ state.labels.y)
-    info = Info(number, *(int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed)))
-    return State(number, theta, labels, moments, active, rest), info
+    info = SweepInfo(number, *(int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed)))
+    return ChainState(number, theta, labels, moments, active, rest), info
 
 
-def _draw_near(
-    chain: Chain, theta: Theta, state: State, number: int, rng: np.random.Generator
+def _draw_in_region(
+    chain: Chain, theta: Theta, state: ChainState, number: int, rng: np.random.Generator
 ) -> tuple[Labels, Moments, Moments | None]:
     """A sweep that is not full: tumor in the region alone, and rows outside it drawn or at rest."""
     if not chain.schedule.may_rest(number):
         return *draw_labels(chain, theta, state.labels, state.active, number, rng), None
     rows, labels, rest = np.asarray(state.active.any(2)), state.labels, state.rest
-    if rest is None or chain.schedule.wakes(number):
+    if rest is None or chain.schedule.draws_rest(number):
         labels, rest = draw_rest(chain, theta, labels, ~rows, number)
     labels, moments = draw_labels(chain, theta, labels, state.active, number, rng, rows=rows)
     return labels, moments + rest, rest
@@ -229,9 +235,9 @@ def draw_labels(
     beyond = level > active
     reached = np.maximum(active, level) if beyond.any() else active
     for color in range(chain.colors):
-        z = chain.shape_z.field(labels.z.view(bool), of_color(tumor, color, chain.colors), _key(rng))
-        y = chain.shape_y.field(labels.y.view(bool), of_color(core, color, chain.colors), _key(rng))
-        z, y = _held(z, chain.held_z), _held(y, chain.held_y)
+        z = chain.shape_z.field(labels.z.view(bool), select_color(tumor, color, chain.colors), _draw_key(rng))
+        y = chain.shape_y.field(labels.y.view(bool), select_color(core, color, chain.colors), _draw_key(rng))
+        z, y = _fix_field(z, chain.fixed_z), _fix_field(y, chain.fixed_y)
         if reached is not active:
             z[beyond], y[beyond & (level == 2)] = np.inf, np.inf
         labels, moments = joint.draw(
@@ -272,14 +278,16 @@ def draw_rest(
     )
 
 
-def sweeps(chain: Chain, state: State, config: GibbsConfig) -> Iterator[tuple[State, Info]]:
+def iter_sweeps(
+    chain: Chain, state: ChainState, config: GibbsConfig
+) -> Iterator[tuple[ChainState, SweepInfo]]:
     """The chain from `state` to its end, as a generator; storing, progress and stopping are the caller's."""
     while state.sweep < config.burn_in + config.samples:
         state, info = sweep(chain, state)
         yield state, info
 
 
-def to_arrays(state: State) -> dict[str, npt.NDArray]:
+def to_arrays(state: ChainState) -> dict[str, npt.NDArray]:
     """All of a state, to be stored."""
     theta, moments, labels = state.theta, state.moments, state.labels
     return {
@@ -292,14 +300,14 @@ def to_arrays(state: State) -> dict[str, npt.NDArray]:
     }
 
 
-def from_arrays(arrays: Mapping[str, npt.NDArray]) -> State:
+def from_arrays(arrays: Mapping[str, npt.NDArray]) -> ChainState:
     """The state that `to_arrays` took apart."""
 
     def part(name: str) -> dict[str, npt.NDArray]:
         return {k.removeprefix(name): arrays[k] for k in arrays if k.startswith(name)}
 
     rest = part("rest_")
-    return State(
+    return ChainState(
         int(arrays["sweep"]),
         Theta(**part("theta_")),
         Labels(**part("labels_")),
@@ -309,11 +317,11 @@ def from_arrays(arrays: Mapping[str, npt.NDArray]) -> State:
     )
 
 
-def _key(rng: np.random.Generator) -> int:
+def _draw_key(rng: np.random.Generator) -> int:
     return int(rng.integers(0, 2**63))
 
 
-def _held(field: Field, held: Held | None) -> Field:
+def _fix_field(field: Field, held: Fixed | None) -> Field:
     """The field, decided where z or y is held."""
     if held is not None:
         field[held == 1] = np.inf

@@ -14,10 +14,10 @@ from tumoar.model import joint
 from tumoar.model.bias import field
 from tumoar.model.conditionals import Sigma_given
 from tumoar.model.gmm import Theta
-from tumoar.model.theta_prior import ThetaPrior, expected_voxels, theta_prior
+from tumoar.model.theta_prior import ThetaPrior, build_theta_prior, expect_voxels
 from tumoar.numerics.distributions import ConstrainedNormal
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
-from tumoar.vocabulary.contrasts import Contrast, constraints_on, core_is_identifiable
+from tumoar.vocabulary.contrasts import Contrast, core_is_identifiable, select_constraints
 from tumoar.vocabulary.errors import FitError
 from tumoar.vocabulary.labels import LabelTable
 
@@ -36,7 +36,7 @@ ENCLOSED = 0.05
 """Share of the tumor that core must enclose to count as a rim."""
 
 
-def voxels_in_use(
+def select_voxels(
     D: Array,
     background: Array,
     brain: Array,
@@ -57,13 +57,13 @@ def voxels_in_use(
     return np.where(near & ~seen & (brain > 0.5), WITHOUT_DATA, use).astype(np.uint8)
 
 
-def tied(labels: LabelTable) -> LabelTable:
+def tie_core_components(labels: LabelTable) -> LabelTable:
     """The table with a single component for core, as the simplified model has it (section 3.3)."""
     gmms = tuple(replace(g, components=1) if g.role == "core" else g for g in labels.gmms)
     return replace(labels, gmms=gmms)
 
 
-def released(theta: Theta, few: LabelTable, labels: LabelTable) -> Theta:
+def release_core_components(theta: Theta, few: LabelTable, labels: LabelTable) -> Theta:
     """θ for the full table: components that were tied get the same values and equal weights.
 
     Nothing breaks their symmetry but the first draw of t, and the constraints, which hold the first alone.
@@ -75,7 +75,7 @@ def released(theta: Theta, few: LabelTable, labels: LabelTable) -> Theta:
     return Theta(theta.gamma[source] * share, theta.mu[source], theta.Sigma[source], theta.C)
 
 
-def start_prior(
+def initialize_prior(
     labels: LabelTable,
     contrasts: Sequence[Contrast],
     D: Array,
@@ -98,17 +98,17 @@ def start_prior(
     for x in range(len(pi)):  # slab by slab: π is large
         sums += pi[x][use[x] == WITH_DATA].sum(0, dtype=np.float64)
     by_mixture = np.asarray(np.bincount(x_of_column, sums, minlength=labels.X), float)
-    return theta_prior(
+    return build_theta_prior(
         labels,
         contrasts,
         mean=seen.mean(1),
         variance=seen.var(1),
         voxels=seen.shape[1],
-        expected=expected_voxels(labels, by_mixture, tumor_mm3, voxel_mm3),
+        expected=expect_voxels(labels, by_mixture, tumor_mm3, voxel_mm3),
     )
 
 
-def start_theta(
+def initialize_theta(
     labels: LabelTable,
     contrasts: Sequence[Contrast],
     v: Volume,
@@ -141,7 +141,7 @@ def start_theta(
         q, source = (labels.component_slice(labels.x_named(n)) for n in (name, like))
         mean[q], Sigma[q], deviation[q] = mean[source][:1], Sigma[source][:1], deviation[source][:1]
 
-    turns = _turns(contrasts, Sigma)
+    turns = _spread_signs(contrasts, Sigma)
     mu = mean.copy()
     for x in range(labels.X):
         q, G = labels.component_slice(x), labels.G[x]
@@ -152,10 +152,10 @@ def start_theta(
             # Mean and deviation are the brain's, as is the prior of tumor.
             if gmm.role != "normal" and contrast.tumor_start is not None:
                 mu[q, c] = mean[q, c] + contrast.tumor_start[gmm.role] * deviation[q, c]
-    return replace(alike, mu=_feasible(mu, Sigma, n, prior), Sigma=Sigma)
+    return replace(alike, mu=_project_means(mu, Sigma, n, prior), Sigma=Sigma)
 
 
-def _turns(contrasts: Sequence[Contrast], Sigma: Array) -> Array:
+def _spread_signs(contrasts: Sequence[Contrast], Sigma: Array) -> Array:
     """(Q, N) ±1: an MR contrast of which nothing is known is spread as it varies with the first known one.
 
     Bright and dark mean nothing in it: turned around, it must give the same result.
@@ -165,7 +165,7 @@ def _turns(contrasts: Sequence[Contrast], Sigma: Array) -> Array:
     return np.where(unknown & (Sigma[:, first] < 0), -1.0, 1.0)
 
 
-def enhancing(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:
+def find_enhancing(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:
     """(X, Y, Z) where D without its bias field is as bright as the mean of enhancing core must be.
 
     Asked of the contrasts that tell core from edema; all voxels where there is none.
@@ -175,14 +175,14 @@ def enhancing(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta
         if not core_is_identifiable([contrast]):
             continue
         values = D[n] - field(theta.C[n : n + 1], D.shape[1:])[0]
-        for c in constraints_on(contrast, labels):
+        for c in select_constraints(contrast, labels):
             if c.gmm == "core" and c.op == ">=":
                 refs = [theta.mu[labels.component_slice(labels.x_named(r)), n].max() for r in c.refs]
                 out &= values >= max(refs) + c.log_offset
     return out
 
 
-def start_labels(
+def initialize_labels(
     labels: joint.Labels, bright: Mask, spacing: Sequence[float], rng: np.random.Generator
 ) -> joint.Labels:
     """The most probable labels with core where it is `bright`, and the tumor it encloses turned into core.
@@ -204,7 +204,7 @@ def start_labels(
     return joint.Labels(labels.l, labels.z, y)
 
 
-def _feasible(mu: Array, Sigma: Array, n: Array, prior: ThetaPrior) -> Array:
+def _project_means(mu: Array, Sigma: Array, n: Array, prior: ThetaPrior) -> Array:
     """The nearest means within the constraints, where a component with much prior mass moves least."""
     Q, N = mu.shape
     P = np.zeros((Q, N, Q, N))

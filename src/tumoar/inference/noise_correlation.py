@@ -25,7 +25,7 @@ LEAST = 1000
 """Pairs of neighbors, without which nothing can be said."""
 
 
-def evidence(volume: Volume, table: LabelTable, labels: Labels, theta: Theta) -> float:
+def estimate_likelihood_exponent(volume: Volume, table: LabelTable, labels: Labels, theta: Theta) -> float:
     """τ, from the residuals of the voxels that `labels` give to white matter without tumor."""
     if not table.has_gmm(TISSUE):
         return 1.0
@@ -39,12 +39,10 @@ def evidence(volume: Volume, table: LabelTable, labels: Labels, theta: Theta) ->
     r = np.empty((theta.N, *tissue[found[0]].shape), np.float32)
     for n, at in enumerate(theta.mu[q] - volume.center):
         r[n] = (volume.D[n] - field(theta.C[n : n + 1], tissue.shape)[0] - at)[found[0]]
-    return float(1 / (1 + neighbor_correlations(np.tensordot(whitening, r, 1), tissue[found[0]]).mean()))
+    return float(1 / (1 + correlate_neighbors(np.tensordot(whitening, r, 1), tissue[found[0]]).mean()))
 
 
-def neighbor_correlations(
-    r: npt.NDArray[np.floating], mask: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.float64]:
+def correlate_neighbors(r: npt.NDArray[np.floating], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
     """(3,) of r (N, X, Y, Z) with itself one voxel on, within a mask; 0 where there are too few pairs."""
     square = (r * r).sum(0)
     out = np.zeros(3)

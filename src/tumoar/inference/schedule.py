@@ -45,7 +45,7 @@ class Schedule:
         """Whether rows outside the region may be held."""
         return self.rest_every > 1 and not self.is_full(sweep) and sweep <= self.burn_in
 
-    def wakes(self, sweep: int) -> bool:
+    def draws_rest(self, sweep: int) -> bool:
         """Whether it is the turn of rows outside the region."""
         return self._since_full(sweep) % self.rest_every == 0
 
@@ -53,7 +53,7 @@ class Schedule:
         return (sweep - 1) % self.full_every
 
 
-def around(likely: Level, drawn: Level, allowed: npt.NDArray[np.bool_]) -> Level:
+def find_active_region(likely: Level, drawn: Level, allowed: npt.NDArray[np.bool_]) -> Level:
     """The highest level (1 tumor, 2 core) within MARGIN voxels along each axis, where tumor is allowed.
 
     A level counts that was `likely` in a full sweep, or was `drawn` in it.

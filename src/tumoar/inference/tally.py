@@ -28,9 +28,9 @@ class Votes(NamedTuple):
 class Tally:
     """Counts samples voxel by voxel, and voxels sample by sample; keeps them, compressed, if it `keeps`."""
 
-    def __init__(self, labels: LabelTable, use: npt.NDArray[np.uint8], *, keeps: bool = False) -> None:
+    def __init__(self, labels: LabelTable, use: npt.NDArray[np.uint8], *, keep_samples: bool = False) -> None:
         self.labels = labels
-        self.keeps = keeps
+        self.keep_samples = keep_samples
         self.kept: list[bytes] = []
         self.shape = use.shape
         self.at = np.flatnonzero(use != UNUSED)
@@ -48,7 +48,7 @@ class Tally:
         *structures, tumor, core = count_labels(self.at, l, z, y, self.l, self.z, self.y)
         self.samples += 1
         self.volumes.append(np.array([*structures, tumor - core, core]))
-        if self.keeps:
+        if self.keep_samples:
             self.kept.append(zlib.compress(np.stack([v[self.at] for v in (l, z, y)]).tobytes(), 1))
 
     def vote(self) -> Votes:
@@ -61,7 +61,7 @@ class Tally:
         z = 2 * self.z.astype(int) > self.samples
         y = 2 * self.y.astype(int) > self.samples
         brain = np.flatnonzero(self.labels.in_brain)
-        l = with_thin(self.l.argmax(0), dict(enumerate(self.l)), self.labels, self.samples)
+        l = add_thin_organs(self.l.argmax(0), dict(enumerate(self.l)), self.labels, self.samples)
         l = np.where(z, brain[self.l[brain].argmax(0)], l)
         return Votes(*(self._full(v, np.uint8) for v in (l, z, y)))
 
@@ -88,13 +88,13 @@ class Tally:
             out += nats[votes]
         return self._full(out, np.float32)
 
-    def drawn(self) -> Iterator[Votes]:
+    def iter_samples(self) -> Iterator[Votes]:
         """The samples that were kept, one after the other."""
         for packed in self.kept:
             l, z, y = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(3, -1)
             yield Votes(*(self._full(v, np.uint8) for v in (l, z, y)))
 
-    def arrays(self) -> dict[str, npt.NDArray]:
+    def to_arrays(self) -> dict[str, npt.NDArray]:
         """All counts, to be stored."""
         volumes = np.array(self.volumes, np.int64).reshape(self.samples, self.labels.K + 2)
         kept = np.frombuffer(b"".join(self.kept), np.uint8)
@@ -115,7 +115,7 @@ class Tally:
         return out
 
 
-def with_thin(
+def add_thin_organs(
     l: npt.NDArray, votes: Mapping[int, npt.NDArray[np.uint8]], table: LabelTable, samples: int
 ) -> npt.NDArray:
     """The most frequent l, and organs outside the brain wherever they have votes enough.
@@ -129,14 +129,14 @@ def with_thin(
             continue
         of_parts = np.stack([votes[k] for k in parts])
         total = of_parts.sum(0, dtype=np.uint8)
-        strength = total / least_votes(total, samples)
+        strength = total / find_vote_threshold(total, samples)
         wins = strength >= strongest
         out[wins] = parts[of_parts[:, wins].argmax(0)]
         strongest[wins] = np.nextafter(strength[wins], np.inf)  # a tie goes to the first
     return out
 
 
-def least_votes(votes: npt.NDArray[np.uint8], samples: int) -> int:
+def find_vote_threshold(votes: npt.NDArray[np.uint8], samples: int) -> int:
     """Votes from which on a voxel belongs to an organ, so that it has the volume of the samples' mean.
 
     At most a majority: what has one keeps it.
@@ -146,7 +146,7 @@ def least_votes(votes: npt.NDArray[np.uint8], samples: int) -> int:
     return 1 + int(np.abs(sizes[1 : samples // 2 + 2] - mean).argmin())
 
 
-def pooled(tallies: Sequence[Tally]) -> Tally:
+def pool_tallies(tallies: Sequence[Tally]) -> Tally:
     """The samples of several chains on the same voxels as if one had drawn them."""
     if len(tallies) == 1:
         return tallies[0]

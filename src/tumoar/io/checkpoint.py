@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.io.files import read_bytes
-from tumoar.vocabulary.errors import IntegrityError, TumoarError, not_written
+from tumoar.vocabulary.errors import IntegrityError, TumoarError, write_error
 
 Arrays = dict[str, npt.NDArray]
 _HASH = 64
@@ -63,7 +63,7 @@ class Checkpoints:
         except OSError as error:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            raise not_written("cannot write a checkpoint", error) from error
+            raise write_error("cannot write a checkpoint", error) from error
 
     def _read(self, path: Path) -> Arrays | None:
         self._require_own(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tumoar.io.files import read_toml
 from tumoar.io.models import default_model, load_model
-from tumoar.vocabulary.contrasts import Contrast, own_contrasts
+from tumoar.vocabulary.contrasts import Contrast, extend_contrasts
 from tumoar.vocabulary.errors import ModelFileError
 
 
@@ -17,7 +17,7 @@ def read_contrasts(path: str | Path | None, model: str | Path | None = None) -> 
     table = read_toml(path, "the table of contrasts")
     labels = (default_model() if model is None else load_model([model])).labels
     try:
-        return own_contrasts(table, labels)
+        return extend_contrasts(table, labels)
     except ModelFileError as refusal:
         do = "compare it with data/contrasts.toml in the package"
         raise ModelFileError(refusal.id, refusal.what, file=path, do=do) from refusal

@@ -20,7 +20,7 @@ from tumoar.vocabulary.errors import (
     ResourceError,
     UnreadableFileError,
     UsageError,
-    not_written,
+    write_error,
 )
 
 MOST_TEXT = 16 * 1024**2  # bytes of a table, a list or settings
@@ -129,7 +129,7 @@ def beside(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
         sync(path.parent)
     except OSError as error:
-        raise not_written("cannot write", error, path.name) from error
+        raise write_error("cannot write", error, path.name) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tumoar.io.files import absolute
-from tumoar.vocabulary.errors import BusyError, not_written
+from tumoar.vocabulary.errors import BusyError, write_error
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def locked(out: Path) -> Iterator[None]:
         out.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        raise not_written("cannot write the result", error, out) from error
+        raise write_error("cannot write the result", error, out) from error
     with os.fdopen(lock, "w") as file:
         busy = BusyError("B59", "another run works on this output", file=out, do="wait for it to end")
         try:
@@ -29,7 +29,7 @@ def locked(out: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise busy from error
         except OSError as error:
-            raise not_written("cannot lock the output", error, out) from error
+            raise write_error("cannot lock the output", error, out) from error
         # The run before may have removed the file between our opening and locking it.
         if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
             raise busy

@@ -20,7 +20,7 @@ from typing import Any
 from tumoar.io.files import absolute, beside, read_text, require_own, sync
 from tumoar.io.lock import locked
 from tumoar.io.manifest_schema import AGAIN, COMING, RESULT, parse, seal
-from tumoar.vocabulary.errors import IntegrityError, UnreadableFileError, not_written
+from tumoar.vocabulary.errors import IntegrityError, UnreadableFileError, write_error
 
 MANIFEST = "run.json"
 REPORT = "report.html"
@@ -95,7 +95,7 @@ def added(out: Path, seen: Mapping[str, Any] | None = None, **more: Any) -> Iter
             manifest["files"] |= new
             replace_text(out / MANIFEST, seal(manifest | more))
     except OSError as error:
-        raise not_written("cannot add to the result", error, out) from error
+        raise write_error("cannot add to the result", error, out) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -141,7 +141,7 @@ def published(out: Path, what: str) -> Iterator[Path]:
         sync_all(work)
         publish(work, out)
     except OSError as error:
-        raise not_written(f"cannot write {what}", error, out) from error
+        raise write_error(f"cannot write {what}", error, out) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -191,7 +191,7 @@ def tidy(out: Path) -> None:
             else:
                 _remove(path)
     except OSError as error:
-        raise not_written("cannot tidy up beside the output", error, out) from error
+        raise write_error("cannot tidy up beside the output", error, out) from error
 
 
 def _remove(path: Path) -> None:

@@ -112,7 +112,7 @@ def _try_prior(prior: CRBM, name: str, path: str | Path) -> None:
     """Ask it for the field around a small ball."""
     ball = np.linalg.norm(np.indices((9, 9, 9)) - 4.0, axis=0) < 3
     found = prior.field(ball, np.ones_like(ball), 0)
-    if not (np.isfinite(found).all() and np.isfinite(prior.rise(ball))):
+    if not (np.isfinite(found).all() and np.isfinite(prior.free_energy_rise(ball))):
         raise ModelFileError("B54", f"model file not usable: {name} gives no finite numbers", file=path)
 
 

@@ -18,8 +18,8 @@ from tumoar.vocabulary.errors import (
     TumoarError,
     UnreadableFileError,
     UsageError,
-    not_written,
     plain_name,
+    write_error,
 )
 
 LONGEST = 255 - len(f"..{OLD}{uuid.uuid4().hex}")
@@ -49,7 +49,7 @@ def require_place(
             return
         _require_own_result(out, overwrite, kind)
     except OSError as error:
-        raise not_written("cannot look into the output folder", error, out) from error
+        raise write_error("cannot look into the output folder", error, out) from error
 
 
 def _require_name(out: Path) -> None:
@@ -116,7 +116,7 @@ def _require_possible(out: Path) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise not_written("cannot write", error, out) from error
+        raise write_error("cannot write", error, out) from error
 
 
 def _is_result(folder: Path) -> bool:

@@ -25,7 +25,7 @@ from tumoar.vocabulary.errors import (
     GeometryError,
     TumoarError,
     UnreadableFileError,
-    listed,
+    join_names,
     plain_name,
     printable,
 )
@@ -92,9 +92,9 @@ def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSe
     if frameless:
         verb = "names" if len(frameless) == 1 else "name"
         where = "taken to lie in that of the others"
-        notes.append(f"{listed(frameless)} {verb} no frame of reference: {where}")
+        notes.append(f"{join_names(frameless)} {verb} no frame of reference: {where}")
     if bare:
-        notes.append(f"without contours in {plain_name(path.name)}: {listed(bare)}")
+        notes.append(f"without contours in {plain_name(path.name)}: {join_names(bare)}")
     notes += [note for outline in outlines for note in _remarks(outline)]
     empty = [*bare, *(outline.name for outline, _ in found if not outline.polygons)]
     return StructureSet(tuple(outlines), frame, person, tuple(notes), tuple(empty))

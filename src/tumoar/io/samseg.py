@@ -82,7 +82,7 @@ def import_samseg(folder: str | Path, mesh: str = MESH) -> Atlas:
     except ValueError as error:
         raise _unusable(folder / mesh, str(error)) from error
     axes = np.argmax(np.abs(affine[:3, :3]), axis=1)
-    if not np.array_equal(atlas.held, ~found.movable[:, axes]):
+    if not np.array_equal(atlas.fixed, ~found.movable[:, axes]):
         raise _unusable(folder / mesh, "nodes are fixed elsewhere than on the faces of its box")
     return atlas
 

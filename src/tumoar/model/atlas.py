@@ -82,7 +82,7 @@ class Atlas:
         return np.stack([self.nodes.min(0), self.nodes.max(0)])
 
     @cached_property
-    def held(self) -> npt.NDArray[np.bool_]:
+    def fixed(self) -> npt.NDArray[np.bool_]:
         """(V, 3) True where a node lies on a face of the box and may not move along that axis."""
         return np.any(np.abs(self.nodes[:, None] - self.box) < _ON_FACE, axis=1)
 
@@ -125,7 +125,7 @@ def place(atlas: Atlas, affine: npt.ArrayLike, grid: Grid) -> Placed:
         shape=grid.shape,
         reference=reference,
         tetrahedra=tetrahedra[tetra.spatial_order(reference, tetrahedra)],
-        kind=(atlas.held @ [1, 2, 4]).astype(np.uint8),
+        kind=(atlas.fixed @ [1, 2, 4]).astype(np.uint8),
         allowed=np.stack([_projector(M[:, [d for d in range(3) if not kind >> d & 1]]) for kind in range(8)]),
     )
 

@@ -28,7 +28,7 @@ def mode(conditional: Any) -> Array:
     return np.asarray(conditional.mode())
 
 
-def sampler(rng: np.random.Generator) -> Pick:
+def make_sampler(rng: np.random.Generator) -> Pick:
     """The verb of the Gibbs sampler."""
     return lambda conditional: np.asarray(conditional.sample(rng))
 
@@ -44,7 +44,7 @@ def update_theta(theta: Theta, moments: Moments, prior: ThetaPrior, pick: Pick, 
     theta = replace(theta, Sigma=pick(Sigma_given(theta, moments, prior)))
     if not prior.has_bias.any():
         return theta
-    return replace(theta, C=with_free(theta.C, pick(C_given(theta, moments, prior)), prior))
+    return replace(theta, C=set_free(theta.C, pick(C_given(theta, moments, prior)), prior))
 
 
 def gamma_given(moments: Moments, prior: ThetaPrior) -> Dirichlet:
@@ -56,7 +56,7 @@ def mu_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> ConstrainedNo
     """p(μ|·), Eq. (A.3): normal around the means of d − Cφ, precision N_xg Σ_xg⁻¹, restricted to A μ <= b."""
     Q, N = theta.mu.shape
     inverse = np.linalg.inv(theta.Sigma)
-    first, _ = moments.corrected(theta.C)
+    first, _ = moments.subtract_bias(theta.C)
     P = np.zeros((Q, N, Q, N))
     q = np.arange(Q)
     P[q, :, q, :] = moments.n[:, None, None] * inverse + np.diag(prior.precision)
@@ -87,7 +87,7 @@ def C_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> Normal:
     return Normal(P + np.diag(np.repeat(prior.precision[free], p)), h.ravel())
 
 
-def with_free(C: Array, c: Array, prior: ThetaPrior) -> Array:
+def set_free(C: Array, c: Array, prior: ThetaPrior) -> Array:
     """C (N, 4, 4, 4) with its free coefficients set to c."""
     full = C.reshape(len(C), -1).copy()
     full[prior.has_bias, 1:] = c.reshape(int(prior.has_bias.sum()), -1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tumoar.model.atlas import Atlas
 from tumoar.model.shape.base import ShapePrior
-from tumoar.model.shape.crbm import CRBM, softened
+from tumoar.model.shape.crbm import CRBM, soften
 from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.vocabulary.config import Config, Soft
 from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable
@@ -40,7 +40,7 @@ class Model:
         return self.atlas.labels
 
 
-def with_prior(model: Model, config: Config) -> Model:
+def select_prior(model: Model, config: Config) -> Model:
     """The model with the shape prior that the settings ask for."""
     if config.prior == "crbm":
         y = model.shape_y
@@ -48,7 +48,7 @@ def with_prior(model: Model, config: Config) -> Model:
     return replace(model, shape_z=FirstOrderMRF(config.beta_z), shape_y=FirstOrderMRF(config.beta_y))
 
 
-def heard(
+def temper_priors(
     shapes: tuple[ShapePrior, ShapePrior], config: Config, evidence: float
 ) -> tuple[ShapePrior, ShapePrior]:
     """The shape priors of z and y as they are used on images whose voxels tell so much (decision 0010).
@@ -56,11 +56,11 @@ def heard(
     Softest where noise is independent, `evidence` 1; noise in blobs asks for all that training gave.
     """
     share = max(0.0, (evidence - FULL) / (1 - FULL))
-    z, y = (_softened(v, soft, share) for v, soft in zip(shapes, (config.soft_z, config.soft_y)))
+    z, y = (_temper(v, soft, share) for v, soft in zip(shapes, (config.soft_z, config.soft_y)))
     return z, y
 
 
-def _softened(prior: ShapePrior, soft: Soft, share: float) -> ShapePrior:
+def _temper(prior: ShapePrior, soft: Soft, share: float) -> ShapePrior:
     if not isinstance(prior, CRBM):
         return prior
-    return softened(prior, 1 - share * (1 - soft.strength), share * soft.level, share * soft.surface)
+    return soften(prior, 1 - share * (1 - soft.strength), share * soft.level, share * soft.surface)

@@ -82,7 +82,7 @@ class Moments:
         """(Q, 64, 64) Σ t φφᵀ, which three of the conditionals need."""
         return gram(self.cos)
 
-    def corrected(self, C: Array) -> tuple[Array, Array]:
+    def subtract_bias(self, C: Array) -> tuple[Array, Array]:
         """Σ t (d − Cφ), (Q, N), and Σ t (d − Cφ)(d − Cφ)ᵀ, (Q, N, N)."""
         Q, N = self.d.shape
         c = C.reshape(N, -1)
@@ -93,7 +93,7 @@ class Moments:
 
     def scatter(self, mu: Array, C: Array) -> Array:
         """Σ t (d − Cφ − μ)(d − Cφ − μ)ᵀ, (Q, N, N)."""
-        first, second = self.corrected(C)
+        first, second = self.subtract_bias(C)
         cross = first[:, :, None] * mu[:, None, :]
         outer = mu[:, :, None] * mu[:, None, :]
         return second - cross - np.swapaxes(cross, 1, 2) + self.n[:, None, None] * outer

@@ -2,7 +2,7 @@
 
 The doors between the model's vocabulary and the voxel kernels. The prior π comes as an array (X, Y, Z,
 columns) with one column per structure, or one per class of structures that no intensity can tell apart
-(`classes`).
+(`assign_columns`).
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class Labels:
             array.flags.writeable = False
 
 
-def volume(D: Array, use: Mask) -> Volume:
+def build_volume(D: Array, use: Mask) -> Volume:
     """Transformed intensities D (N, X, Y, Z) float32, and how each voxel takes part (`voxels.WITH_DATA`)."""
     a, b, c = (cosines(n) for n in use.shape)
     return voxels.volume(D, use, (a, b, c))
 
 
-def packed(v: Volume, pi: npt.NDArray) -> Prior:
+def pack_prior(v: Volume, pi: npt.NDArray) -> Prior:
     """π (X, Y, Z, columns) as `draw` reads it."""
     return voxels.pack(v, pi)
 
 
-def classes(labels: LabelTable) -> npt.NDArray[np.int64]:
+def assign_columns(labels: LabelTable) -> npt.NDArray[np.int64]:
     """(K,) column of each structure when those of one mixture and in or out of B share a column."""
     keys = [(int(x), bool(b)) for x, b in zip(labels.x_of_l, labels.in_brain)]
     distinct = sorted(set(keys), key=keys.index)
@@ -135,7 +135,7 @@ def draw(
     return Labels(*out), Moments(*sums)
 
 
-def most_probable(v: Volume, pi: Array, groups: Groups, theta: Theta) -> Labels:
+def find_most_probable(v: Volume, pi: Array, groups: Groups, theta: Theta) -> Labels:
     """Maximum of p(l, z, y | d, θ, η) voxel by voxel (section 2.3.2); ties go to the first state."""
     out = tuple(np.zeros(v.use.shape, np.uint8) for _ in range(3))
     voxels_draw.most_probable(v, pi, groups, _gaussians(v, theta), (out[0], out[1], out[2]))

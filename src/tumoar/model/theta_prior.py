@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tumoar.model.gmm import Theta
 from tumoar.numerics.distributions import Dirichlet, InverseWishart
 from tumoar.numerics.quadprog import FEASIBILITY
-from tumoar.vocabulary.contrasts import Contrast, constraints_on
+from tumoar.vocabulary.contrasts import Contrast, select_constraints
 from tumoar.vocabulary.labels import LabelTable
 
 Array = npt.NDArray[np.floating]
@@ -56,7 +56,7 @@ class ThetaPrior:
         )
 
 
-def theta_prior(
+def build_theta_prior(
     labels: LabelTable,
     contrasts: Sequence[Contrast],
     mean: Array,
@@ -68,7 +68,7 @@ def theta_prior(
     N, x = len(contrasts), labels.x_of_component
     nu0 = N + 0.1 * (np.asarray(expected, float) / labels.G)[x]
     X = np.array([g.scatter or labels.X for g in labels.gmms], float)[x]
-    A, b = mean_constraints(labels, contrasts)
+    A, b = build_mean_constraints(labels, contrasts)
     return ThetaPrior(
         alpha0=1 + 1e-4 * voxels,
         nu0=nu0,
@@ -82,7 +82,7 @@ def theta_prior(
     )
 
 
-def expected_voxels(
+def expect_voxels(
     labels: LabelTable, atlas_sums: Array, tumor_mm3: Mapping[str, float], voxel_mm3: float
 ) -> Array:
     """(X,) I_x: Σ_i π_i over the structures of a normal mixture (`atlas_sums`), trained volumes for tumor."""
@@ -93,7 +93,7 @@ def expected_voxels(
     return I
 
 
-def mean_constraints(labels: LabelTable, contrasts: Sequence[Contrast]) -> tuple[Array, Array]:
+def build_mean_constraints(labels: LabelTable, contrasts: Sequence[Contrast]) -> tuple[Array, Array]:
     """A (R, Q N) and b (R,) of A μ <= b (Table 3): "at least the larger of two" is at least each."""
     N = len(contrasts)
     rows, bounds = [], []
@@ -103,7 +103,7 @@ def mean_constraints(labels: LabelTable, contrasts: Sequence[Contrast]) -> tuple
         return list(range(q.start, q.stop)) if component is None else [q.start + component]
 
     for n, contrast in enumerate(contrasts):
-        for c in constraints_on(contrast, labels):
+        for c in select_constraints(contrast, labels):
             sign = 1.0 if c.op == "<=" else -1.0
             for ref in c.refs:
                 for q in components(c.gmm, c.component):

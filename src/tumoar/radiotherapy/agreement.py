@@ -39,7 +39,7 @@ from tumoar.result.masks import (
 from tumoar.result.scores import Scores, compare, compare_organs, organ_mask
 from tumoar.vocabulary.aliases import rename
 from tumoar.vocabulary.errors import GeometryError, IntegrityError, UnreadableFileError, UsageError
-from tumoar.vocabulary.errors import listed as shortened
+from tumoar.vocabulary.errors import join_names as shortened
 from tumoar.vocabulary.labels import LabelTable
 
 LARGEST = 2**31  # of a label

@@ -15,7 +15,7 @@ from tumoar.numerics.threads import each
 from tumoar.report.pictures import diverging, plane
 from tumoar.report.volumes import brain, center, unit
 from tumoar.result.segmentation import Segmentation
-from tumoar.vocabulary.contrasts import MeanConstraint, constraints_on
+from tumoar.vocabulary.contrasts import MeanConstraint, select_constraints
 from tumoar.vocabulary.labels import LabelTable
 
 BINS = 120
@@ -46,7 +46,7 @@ def intensity_models(result: Segmentation) -> list[dict[str, Any]]:
                 "density": density.round(6).tolist(),
                 "components": _components(table, theta, shares, n, scale),
                 "constraints": [
-                    _constraint(table, theta, c, n, scale) for c in constraints_on(contrast, table)
+                    _constraint(table, theta, c, n, scale) for c in select_constraints(contrast, table)
                 ],
             }
         )

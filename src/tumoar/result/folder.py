@@ -196,7 +196,7 @@ def _write_native(work: Path, found: Delivered, given: Input) -> None:
 def _write_samples(folder: Path, result: Segmentation) -> None:
     """Label maps of every sample, at the 1 mm voxels of the model: tumor over anatomy, and anatomy alone."""
     folder.mkdir()
-    for number, sample in enumerate(result.tally.drawn(), 1):
+    for number, sample in enumerate(result.tally.iter_samples(), 1):
         name = f"sample_{number:03}"
         write_nifti(folder / f"{name}.nii.gz", exclusive(result.table, sample), result.case.grid)
         write_nifti(folder / f"{name}{ANATOMY}", result.table.indices[sample.l], result.case.grid)

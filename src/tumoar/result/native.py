@@ -11,7 +11,7 @@ from scipy import ndimage as ndi
 
 from tumoar.geometry.image import Grid
 from tumoar.geometry.resample import resample_mean
-from tumoar.inference.tally import Votes, with_thin
+from tumoar.inference.tally import Votes, add_thin_organs
 from tumoar.preprocess.case import to_input
 from tumoar.result.segmentation import Segmentation, exclusive
 from tumoar.vocabulary.labels import LabelTable
@@ -84,7 +84,7 @@ def voted(
             best_in_brain[wins], l_in_brain[wins] = share[wins], k
         else:
             outside[k] = np.rint(STEPS * share).astype(np.uint8)
-    l = with_thin(l, outside, table, STEPS)
+    l = add_thin_organs(l, outside, table, STEPS)
     l[z] = l_in_brain[z]
     return Votes(l, z.astype(np.uint8), (y & z).astype(np.uint8))
 

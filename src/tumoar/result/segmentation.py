@@ -17,8 +17,8 @@ from scipy import ndimage as ndi
 
 from tumoar.geometry.image import Case
 from tumoar.inference.gem import Fit
-from tumoar.inference.gibbs import Info
-from tumoar.inference.tally import Tally, Votes, pooled
+from tumoar.inference.gibbs import SweepInfo
+from tumoar.inference.tally import Tally, Votes, pool_tallies
 from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult
 from tumoar.vocabulary.config import Config
@@ -89,7 +89,7 @@ class Segmentation:
     fit: Fit
     theta: Theta
     tallies: tuple[Tally, ...]
-    infos: tuple[tuple[Info, ...], ...]
+    infos: tuple[tuple[SweepInfo, ...], ...]
     config: Config
     seed: int
     seconds: Mapping[str, float]
@@ -97,7 +97,7 @@ class Segmentation:
     @cached_property
     def tally(self) -> Tally:
         """The samples of all chains together."""
-        return pooled(self.tallies)
+        return pool_tallies(self.tallies)
 
     @cached_property
     def islands(self) -> Mask:

@@ -47,7 +47,7 @@ def bend(atlas: Atlas, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     )
     amplitude = rng.normal(0, BEND * np.sqrt(2 / WAVES), (WAVES, 3))
     waves = np.sin(atlas.nodes @ direction.T + rng.uniform(0, 2 * np.pi, WAVES))
-    shift = np.where(atlas.held, 0.0, waves @ amplitude)
+    shift = np.where(atlas.fixed, 0.0, waves @ amplitude)
     while not (volumes(atlas.nodes + shift, atlas.tetrahedra) > 0).all():
         shift /= 2
     return atlas.nodes + shift

@@ -7,7 +7,7 @@ from scipy import ndimage as ndi
 from scipy.special import expit
 
 from tumoar.geometry.image import Grid
-from tumoar.model.shape.base import ShapePrior, of_color
+from tumoar.model.shape.base import ShapePrior, select_color
 from tumoar.simulate.patient import EDEMA, ENHANCING, NECROSIS, Maps, Mask, smooth_noise
 from tumoar.vocabulary.labels import LabelTable
 
@@ -67,7 +67,7 @@ def _redrawn(prior: ShapePrior, v: Mask, region: Mask, rng: np.random.Generator)
     """One sweep of the prior alone; color by color where voxels depend on their neighbors."""
     v = v.copy()
     for color in range(prior.colors):
-        part = of_color(region, color, prior.colors)
+        part = select_color(region, color, prior.colors)
         odds = prior.field(v, part, int(rng.integers(0, 2**63)))
         v[part] = rng.random(int(part.sum())) < expit(odds[part])
     return v

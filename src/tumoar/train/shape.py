@@ -183,7 +183,7 @@ def train(
     while state.step < config.steps:
         state, info = advance(shapes, config, state)
         if state.step % CHECK == 0:
-            _require_bounded(state.model.rise(ours[0].v))
+            _require_bounded(state.model.free_energy_rise(ours[0].v))
         if theirs and state.step % MONITOR == 0:
             gap = free_energy_gap(state.model, ours, theirs)
         yield state, info._replace(gap=gap)
@@ -191,7 +191,7 @@ def train(
 
 def free_energy_gap(model: CRBM, seen: Sequence[Shape], unseen: Sequence[Shape]) -> float:
     """Free energy per voxel of unseen shapes above that of training shapes; overfitting makes it grow."""
-    return float(np.mean([model.rise(s.v) for s in unseen]) - np.mean([model.rise(s.v) for s in seen]))
+    return float(np.mean([model.free_energy_rise(s.v) for s in unseen]) - np.mean([model.free_energy_rise(s.v) for s in seen]))
 
 
 def _require_bounded(rise: float) -> None:

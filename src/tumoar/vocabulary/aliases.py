@@ -33,7 +33,7 @@ def canonical_name(name: str) -> str | None:
     text = name.strip()
     if not text or len(text) > MOST_LETTERS or text[0] in "_-." or text[-1] in "_-":
         return None
-    words = _words(text)
+    words = _split_words(text)
     whole, sides = _table()
     if "".join(words) in whole:
         return whole["".join(words)]
@@ -47,7 +47,7 @@ def canonical_name(name: str) -> str | None:
 
 def parse_map(given: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]:
     """`--map BRSTEM=Brainstem`, repeated: a name in the file to a name of ours, or one of `known`."""
-    ours = _ours(known)
+    ours = _known_names(known)
     out: dict[str, str] = {}
     for text in given:
         theirs, equals, name = (part.strip() for part in text.rpartition("="))
@@ -78,10 +78,10 @@ def rename(
         raise UsageError(
             "map",
             f"no structure '{printable(absent[0])}' in the file",
-            found=_listed(sorted(set(names))),
+            found=_join_names(sorted(set(names))),
             do="check the name, which is compared letter by letter",
         )
-    own = {name.casefold(): name for name in _ours(known)}
+    own = {name.casefold(): name for name in _known_names(known)}
     out: dict[str, str | None] = {}
     for name in names:
         if name in out:
@@ -97,11 +97,11 @@ def rename(
     return out
 
 
-def _ours(known: Sequence[str]) -> list[str]:
+def _known_names(known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*_table()[0].values(), *known]))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:MOST_SHOWN]) or "no structure"
     return f"{shown} and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else shown
 
@@ -111,12 +111,12 @@ def _ambiguous(target: str, found: Sequence[str]) -> UsageError:
     return UsageError(
         "map",
         f"{len(found)} structures stand for {printable(target)}",
-        found=_listed(found),
+        found=_join_names(found),
         do=f"say which one with --map '{printable(best)}={printable(target)}', or rename the others",
     )
 
 
-def _words(name: str) -> list[str]:
+def _split_words(name: str) -> list[str]:
     """Lowercase words without accents; humps ("OpticNerveLeft") are borders of words."""
     plain = unicodedata.normalize("NFKD", name.translate(_LETTERS))
     plain = "".join(c for c in plain if not unicodedata.combining(c))
@@ -131,8 +131,8 @@ def _table() -> tuple[Mapping[str, str], Mapping[str, str]]:
     sides = {word: SIDES[side] for side, words in table["sides"].items() for word in words}
     whole: dict[str, str] = {}
     for organ, spellings in table["whole"].items():
-        whole |= {"".join(_words(s)): organ for s in (organ, *spellings)}
+        whole |= {"".join(_split_words(s)): organ for s in (organ, *spellings)}
     for stem, spellings in table["sided"].items():
         for side in SIDES.values():
-            whole |= {f"{''.join(_words(s))} {side}": f"{stem}_{side}" for s in (stem, *spellings)}
+            whole |= {f"{''.join(_split_words(s))} {side}": f"{stem}_{side}" for s in (stem, *spellings)}
     return MappingProxyType(whole), MappingProxyType(sides)

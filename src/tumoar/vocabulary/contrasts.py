@@ -106,7 +106,7 @@ def parse_contrasts(table: Mapping[str, Any], labels: LabelTable | None = None) 
     return contrasts
 
 
-def own_contrasts(table: Mapping[str, Any], labels: LabelTable) -> dict[str, Contrast]:
+def extend_contrasts(table: Mapping[str, Any], labels: LabelTable) -> dict[str, Contrast]:
     """The contrasts in the package with the rows of another table, which replace those of the same name."""
     return parse_contrasts({**_shipped(), **table}, labels)
 
@@ -126,7 +126,7 @@ def find_contrast(name: str, contrasts: Mapping[str, Contrast] | None = None) ->
     raise UsageError("contrast", f"unknown contrast '{name}'", do=f"use one of {', '.join(contrasts)}")
 
 
-def constraints_on(contrast: Contrast, labels: LabelTable) -> tuple[MeanConstraint, ...]:
+def select_constraints(contrast: Contrast, labels: LabelTable) -> tuple[MeanConstraint, ...]:
     """The constraints of a contrast on the mixtures that a model has; the others are left out."""
     gmms = {g.name: g.components for g in labels.gmms}
     found = []
@@ -182,7 +182,7 @@ def _contrast(name: str, table: Mapping[str, Any]) -> Contrast:
     if "like" in row:
         target = row.pop("like")
         if not isinstance(target, str) or target not in table or target == name:
-            raise _unusable(name, f"'like' must name another contrast, not {_shown(target)}")
+            raise _unusable(name, f"'like' must name another contrast, not {_show(target)}")
         base = _row(target, table)
         if "like" in base:
             raise _unusable(name, f"'like' must name a contrast of its own, and {target} is like another")
@@ -193,13 +193,13 @@ def _contrast(name: str, table: Mapping[str, Any]) -> Contrast:
         )
     _require_keys(name, row, KEYS, NEEDED)
     if row["transform"] not in ("log", "hounsfield"):
-        raise _unusable(name, f"transform {_shown(row['transform'])} is neither 'log' nor 'hounsfield'")
+        raise _unusable(name, f"transform {_show(row['transform'])} is neither 'log' nor 'hounsfield'")
     bids = tuple(row.pop("bids", ()))
     if not all(isinstance(suffix, str) and SUFFIX.fullmatch(suffix) for suffix in bids):
         raise _unusable(name, "a BIDS suffix has letters and digits")
     for key in ("reference_rank", "picture_rank"):
         if not 1 <= row.get(key, 1) <= 1000:
-            raise _unusable(name, f"{key} {_shown(row[key])} is not 1 to 1000")
+            raise _unusable(name, f"{key} {_show(row[key])} is not 1 to 1000")
     return Contrast(
         name=name,
         tumor_start=_start(name, row.pop("tumor_start", "like-normal")),
@@ -213,7 +213,7 @@ def _contrast(name: str, table: Mapping[str, Any]) -> Contrast:
 
 def _row(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(table[name], Mapping):
-        raise _unusable(name, f"a contrast is a table, not {_shown(table[name])}")
+        raise _unusable(name, f"a contrast is a table, not {_show(table[name])}")
     return dict(table[name])
 
 
@@ -223,12 +223,12 @@ def _require_keys(
     """Refuse keys that are unknown, missing, or of another kind; True and False are no numbers."""
     for key, value in row.items():
         if key not in kinds:
-            raise _unusable(name, f"unknown key {_shown(key)}; keys are {', '.join(kinds)}")
+            raise _unusable(name, f"unknown key {_show(key)}; keys are {', '.join(kinds)}")
         is_bool = isinstance(value, bool)
         if not isinstance(value, kinds[key]) or (is_bool and bool not in kinds[key]):
-            raise _unusable(name, f"{key} cannot be {_shown(value)}")
+            raise _unusable(name, f"{key} cannot be {_show(value)}")
         if isinstance(value, float | int) and not abs(value) < 1e6:
-            raise _unusable(name, f"{key} cannot be {_shown(value)}")
+            raise _unusable(name, f"{key} cannot be {_show(value)}")
     for key in needed:
         if key not in row:
             raise _unusable(name, f"{key} is missing")
@@ -250,12 +250,12 @@ def _constraint(name: str, row: Any) -> MeanConstraint:
     _require_keys(name, row, {**kinds, "component": (int, str)}, ("gmm", "op", "refs"))
     factor, divisor = row.get("factor", 1.0), row.get("divisor", 1.0)
     if row["op"] not in (">=", "<="):
-        raise _unusable(name, f"op {_shown(row['op'])} is neither '>=' nor '<='")
+        raise _unusable(name, f"op {_show(row['op'])} is neither '>=' nor '<='")
     if not (factor > 0 and divisor > 0 and 1e-6 < factor / divisor < 1e6):
         raise _unusable(name, "factor and divisor must be above zero")
     component = row.get("component", "all")
     if component != "all" and (isinstance(component, str) or component < 0):
-        raise _unusable(name, f"component {_shown(component)} is neither 'all' nor a number from 0")
+        raise _unusable(name, f"component {_show(component)} is neither 'all' nor a number from 0")
     if not row["refs"] or not all(isinstance(ref, str) for ref in row["refs"]):
         raise _unusable(name, "refs names mixtures")
     return MeanConstraint(
@@ -286,14 +286,14 @@ def _ratio(name: str, row: Any) -> RatioBelow:
 
 def _table(name: str, key: str, row: Any) -> dict[str, Any]:
     if not isinstance(row, Mapping):
-        raise _unusable(name, f"{key} is a list of tables, not of {_shown(row)}")
+        raise _unusable(name, f"{key} is a list of tables, not of {_show(row)}")
     return dict(row)
 
 
 def _require_tissues(name: str, *tissues: str) -> None:
     for tissue in tissues:
         if tissue not in ("GWM", "GGM", "CSF"):
-            raise _unusable(name, f"tissue {_shown(tissue)} is none of GWM, GGM, CSF")
+            raise _unusable(name, f"tissue {_show(tissue)} is none of GWM, GGM, CSF")
     if len(set(tissues)) < len(tissues):
         raise _unusable(name, f"{tissues[0]} is compared with itself")
 
@@ -303,14 +303,14 @@ def _require_mixtures(contrast: Contrast, labels: LabelTable) -> None:
     for c in contrast.constraints:
         unknown = sorted({c.gmm, *c.refs} - set(gmms))
         if unknown:
-            raise _unusable(contrast.name, f"constraint on unknown gmm {_shown(unknown[0])}")
+            raise _unusable(contrast.name, f"constraint on unknown gmm {_show(unknown[0])}")
         if c.component is not None and not 0 <= c.component < gmms[c.gmm]:
             raise _unusable(contrast.name, f"gmm '{c.gmm}' has no component {c.component}")
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     return printable(repr(value)[:60])
 
 
 def _unusable(name: str, why: str) -> ModelFileError:
-    return ModelFileError("contrasts", f"contrast {_shown(name)} not usable: {why}")
+    return ModelFileError("contrasts", f"contrast {_show(name)} not usable: {why}")

@@ -111,14 +111,14 @@ def plain_name(path: str) -> str:
     return printable(path.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]) or printable(path)
 
 
-def listed(names: Iterable[str], most: int = 12) -> str:
+def join_names(names: Iterable[str], most: int = 12) -> str:
     """Names in a sentence; of very many, the first ones."""
     found = list(names)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
 
 
-def not_written(what: str, error: OSError, file: object = None) -> OutputError:
+def write_error(what: str, error: OSError, file: object = None) -> OutputError:
     """The refusal for an output that the system would not take (B58)."""
     found = os.strerror(error.errno).lower() if error.errno else "input/output error"
     do = "check the folder, its permissions and the space on its disk"

@@ -192,13 +192,13 @@ class LabelTable:
 
     def x(self, l: int, z: int, y: int) -> int:
         """Mapping x(l, z, y) of Table 2; a state that f forbids has none."""
-        if not self.allowed(l, z, y):
+        if not self.is_allowed(l, z, y):
             raise ValueError(f"state (l={self.structures[l].name}, z={z}, y={y}) is forbidden by f(l, z, y)")
         if z:
             return self.core if y else self.edema
         return int(self.x_of_l[l])
 
-    def allowed(self, l: int, z: int, y: int) -> bool:
+    def is_allowed(self, l: int, z: int, y: int) -> bool:
         """f(l, z, y) = 0, Eq. (3): core lies inside tumor, tumor inside the brain."""
         return not (y and not z) and not (z and not self.structures[l].in_brain)
 
@@ -206,7 +206,7 @@ class LabelTable:
     def states(self) -> tuple[tuple[int, int, int], ...]:
         """All allowed (l, z, y), normal ones first."""
         combinations = ((l, z, y) for z, y in ((0, 0), (1, 0), (1, 1)) for l in range(self.K))
-        return tuple(s for s in combinations if self.allowed(*s))
+        return tuple(s for s in combinations if self.is_allowed(*s))
 
     def component_slice(self, x: int) -> slice:
         """Where the components of mixture x stand among all Q."""
@@ -237,7 +237,7 @@ class LabelTable:
         """A delivered structure by its TG-263 name."""
         return self.organs[_position(self.organs, name)]
 
-    def merged(self, into: str, names: Iterable[str]) -> npt.NDArray[np.int64]:
+    def merge_structures(self, into: str, names: Iterable[str]) -> npt.NDArray[np.int64]:
         """(K,) map that sends the named structures to `into` (skull-stripped: non-brain into background)."""
         target, sources = self.l(into), {self.l(n) for n in names}
         return np.array([target if k in sources else k for k in range(self.K)])

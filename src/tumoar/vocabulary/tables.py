@@ -15,7 +15,7 @@ FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # of both widths
 """How a cell begins that a spreadsheet would compute."""
 
 
-def cell(value: object) -> str:
+def format_cell(value: object) -> str:
     """A value as the text of a cell: one line, nothing that steers a terminal, nothing to be computed."""
     text = printable(" ".join(value.split()) if isinstance(value, str) else str(value))
     return f"'{text}" if text.startswith(FORMULA) and not _is_number(text) else text
@@ -26,14 +26,14 @@ def to_tsv(rows: Sequence[Mapping[str, Any]], absent: str | None = None) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     stream = io.StringIO()
     writer = csv.writer(stream, delimiter="\t", lineterminator="\n")
-    writer.writerow([cell(name) for name in names])
+    writer.writerow([format_cell(name) for name in names])
     for row in rows:
         values = [row.get(name) for name in names]
-        writer.writerow([_absent(absent) if v is None or v == "" else cell(v) for v in values])
+        writer.writerow([_absent_text(absent) if v is None or v == "" else format_cell(v) for v in values])
     return stream.getvalue()
 
 
-def _absent(word: str | None) -> str:
+def _absent_text(word: str | None) -> str:
     return "" if word is None else word
 
 

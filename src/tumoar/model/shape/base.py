@@ -40,7 +40,7 @@ class FlatPrior:
         return np.where(region, np.float32(self.a), np.float32(0))
 
 
-def of_color(region: BoolArray, color: int, colors: int) -> BoolArray:
+def select_color(region: BoolArray, color: int, colors: int) -> BoolArray:
     """The voxels of `region` with one color: all of them, or the corners of one kind of 2x2x2 blocks."""
     if colors == 1:
         return region
@@ -52,10 +52,10 @@ def of_color(region: BoolArray, color: int, colors: int) -> BoolArray:
     return out
 
 
-def free_sweeps(prior: ShapePrior, v: BoolArray, sweeps: int, rng: np.random.Generator) -> BoolArray:
+def sample_shape(prior: ShapePrior, v: BoolArray, sweeps: int, rng: np.random.Generator) -> BoolArray:
     """v after block-Gibbs sweeps of p(v) alone, without data."""
     v = v.copy()
-    colors = [of_color(np.ones(v.shape, bool), color, prior.colors) for color in range(prior.colors)]
+    colors = [select_color(np.ones(v.shape, bool), color, prior.colors) for color in range(prior.colors)]
     for _ in range(sweeps):
         for own in colors:
             u = rng.random(np.count_nonzero(own), np.float32)

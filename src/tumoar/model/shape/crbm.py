@@ -78,7 +78,7 @@ class CRBM:
         """(M, *J) w_m ⋆ v + b_m at the valid positions J of v."""
         if self.fast:
             return np.moveaxis(inputs(v, self.filters), -1, 0)
-        return _correlated(v, self.full) + self.b[:, None, None, None]
+        return _correlate(v, self.full) + self.b[:, None, None, None]
 
     def hidden_probability(self, v: npt.NDArray) -> npt.NDArray[np.floating]:
         """(M, *J) p(h_mj = 1 | v)."""
@@ -87,7 +87,7 @@ class CRBM:
     def visible_input(self, h: npt.NDArray) -> npt.NDArray[np.float64]:
         """(*V,) log-odds of v_i = 1 given the hidden units h (M, *J)."""
         back = self.full[:, ::-1, ::-1, ::-1]
-        return sum(_correlated(np.pad(x, self.reach), w[None])[0] for x, w in zip(h, back)) + self.a
+        return sum(_correlate(np.pad(x, self.reach), w[None])[0] for x, w in zip(h, back)) + self.a
 
     def energy(self, v: npt.NDArray, h: npt.NDArray) -> float:
         """E(v, h), Eq. (2)."""
@@ -102,7 +102,7 @@ class CRBM:
             total -= float(np.logaddexp(0, c, dtype=np.float64).sum())
         return total - self.a * float(v.sum())
 
-    def rise(self, v: npt.NDArray) -> float:
+    def free_energy_rise(self, v: npt.NDArray) -> float:
         """Free energy of v, zeros around it, above that of the empty map, per voxel of v."""
         v = np.pad(v, self.reach)
         hidden = np.prod([n - self.reach for n in v.shape])
@@ -110,7 +110,7 @@ class CRBM:
         return (self.free_energy(v) - empty) / max(float(v.sum()), 1.0)
 
 
-def _correlated(v: npt.NDArray, filters: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _correlate(v: npt.NDArray, filters: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """(M, *J) w_m ⋆ v at the valid positions J of v; for sizes that the kernels are not built for."""
     shape = np.array(v.shape) - filters.shape[1:] + 1
     out = np.zeros((len(filters), *shape))
@@ -120,7 +120,7 @@ def _correlated(v: npt.NDArray, filters: npt.NDArray[np.float64]) -> npt.NDArray
     return out
 
 
-def sparse(model: CRBM) -> CRBM:
+def sparsify(model: CRBM) -> CRBM:
     """The same p(v) with no hidden bias above 0: units that are mostly on are exchanged for their complement.
 
     h → 1 − h turns (w, b) of a group into (−w, −b) and adds w to the field of voxels with a full complement.
@@ -131,14 +131,14 @@ def sparse(model: CRBM) -> CRBM:
     return CRBM(model.w * sign[:, None, None, None], model.b * sign, model.a + shift)
 
 
-def surfaces(model: CRBM) -> BoolArray:
+def find_surface_filters(model: CRBM) -> BoolArray:
     """(M,) filters that are odd: blind to inside and outside alike, they answer to what lies between."""
     return np.asarray((model.w == -model.w[:, ::-1, ::-1, ::-1]).all((1, 2, 3)))
 
 
-def softened(model: CRBM, strength: float, level: float, surface: float) -> CRBM:
-    """All numbers of the model times `strength`, and nats added to the biases of voxels and of `surfaces`."""
+def soften(model: CRBM, strength: float, level: float, surface: float) -> CRBM:
+    """All numbers of the model times `strength`, and nats added to the biases of voxels and of `find_surface_filters`."""
     if (strength, level, surface) == (1, 0, 0):
         return model
-    b = model.b * strength + surface * surfaces(model)
+    b = model.b * strength + surface * find_surface_filters(model)
     return CRBM(model.w * np.float32(strength), b, model.a * strength + level)

@@ -99,10 +99,10 @@ def test_the_names_of_a_planning_system():
 
 def test_two_structures_never_stand_for_one():
     for names in (["Brainstem", "BRSTEM"], ["BRAIN", "brain"], ["Chiasm", "Optic Chiasm"], ["GTV", "GTV"]):
-        with pytest.raises(UsageError, match="2 structures stand for") as refusal:
+        with pytest.raises(UsageError, match="2 structures match") as refusal:
             rename(names, {})
         assert refusal.value.found == ", ".join(names)
-    with pytest.raises(UsageError, match="2 structures stand for Brainstem"):
+    with pytest.raises(UsageError, match="2 structures match Brainstem"):
         rename(["Brainstem", "mine"], {"mine": "Brainstem"})
 
 
@@ -129,12 +129,12 @@ def test_a_map_that_meets_nothing_is_refused():
 @pytest.mark.parametrize(
     ("given_", "sentence"),
     [
-        (["BRSTEM"], "no pair of names in 'BRSTEM'"),
-        (["=Brainstem"], "no pair of names"),
-        (["BRSTEM="], "no pair of names"),
-        ([""], "no pair of names"),
-        (["BRSTEM=Liver"], "no structure 'Liver'"),
-        (["BRSTEM=brainstem"], "no structure 'brainstem'"),
+        (["BRSTEM"], "'BRSTEM' is not a pair of names"),
+        (["=Brainstem"], "'=Brainstem' is not a pair of names"),
+        (["BRSTEM="], "'BRSTEM=' is not a pair of names"),
+        ([""], "'' is not a pair of names"),
+        (["BRSTEM=Liver"], "unknown structure 'Liver'"),
+        (["BRSTEM=brainstem"], "unknown structure 'brainstem'"),
         (["a=Eye_L", "a=Eye_R"], "'a' is mapped twice"),
         (["a=Eye_L", "a=Eye_L"], "'a' is mapped twice"),
         (["a=Eye_L", "b=Eye_L"], "two structures are mapped to Eye_L"),

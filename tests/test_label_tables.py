@@ -92,7 +92,7 @@ def test_a_manifest_with_a_broken_table_is_refused(tmp_path):
         {**table, "structure": table["structure"][1:]},
         {**table, "organ": [*table["organ"], {"name": "../x", "kind": "ORGAN", "structures": ["CSF"]}]},
     ):
-        with pytest.raises(IntegrityError, match="labels: value error, label table not usable"):
+        with pytest.raises(IntegrityError, match="labels: value error, invalid label table"):
             parse(seal({"format": "tumoar result", "files": {}, "labels": broken}), tmp_path)
 
 

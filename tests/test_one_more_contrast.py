@@ -159,24 +159,24 @@ def test_ours_fit_our_labels():
 
 LOG = {"bias_field": True, "transform": "log"}
 BROKEN = {
-    "unknown key 'bias'; keys are transform": {**LOG, "bias": 1},
+    "unknown key 'bias'; known keys: transform": {**LOG, "bias": 1},
     "transform is missing": {"bias_field": True},
     "bias_field cannot be 1": {"bias_field": 1, "transform": "log"},
-    "a contrast is a table, not 3": 3,
-    "FLAIR has the BIDS suffix 'FLAIR' already": {**LOG, "bids": ["FLAIR"]},
-    "a BIDS suffix has letters": {**LOG, "bids": ["../x"]},
-    "reference_rank 0 is not 1 to 1000": {**LOG, "reference_rank": 0},
-    "tissue 'bone' is none of": {**LOG, "darker": [{"tissue": "bone", "than": "CSF"}]},
+    "a contrast must be a table, not 3": 3,
+    "FLAIR already has the BIDS suffix 'FLAIR'": {**LOG, "bids": ["FLAIR"]},
+    "a BIDS suffix must be letters": {**LOG, "bids": ["../x"]},
+    "reference_rank 0 is not between 1 and 1000": {**LOG, "reference_rank": 0},
+    "tissue 'bone' is not one of": {**LOG, "darker": [{"tissue": "bone", "than": "CSF"}]},
     "CSF is compared with itself": {**LOG, "darker": [{"tissue": "CSF", "than": "CSF"}]},
-    "darker is a list of tables": {**LOG, "darker": ["CSF"]},
-    "names the unknown contrast 'T7'": {
+    "darker must be a list of tables": {**LOG, "darker": ["CSF"]},
+    "has the unknown contrast 'T7'": {
         **LOG, "ratio_below": [{"tissue": "CSF", "to": "GGM", "contrasts": ["T7"]}],
     },
     "core cannot be nan": {**LOG, "tumor_start": {"core": float("nan"), "edema": 0}},
-    "factor and divisor must be above zero": {
+    "factor and divisor must be positive": {
         **LOG, "constraints": [{"gmm": "core", "op": ">=", "refs": ["GWM"], "divisor": 0}],
     },
-    "and DIR is like another": {"like": "DIR"},
+    "without 'like'; DIR has one": {"like": "DIR"},
     "must name another contrast, not 'new'": {"like": "new"},
 }  # fmt: skip
 
@@ -186,12 +186,12 @@ def test_a_broken_row_is_refused_in_one_sentence(sentence):
     with pytest.raises(ModelFileError) as refusal:
         extend_contrasts({"new": BROKEN[sentence]}, default_labels())
     assert sentence in refusal.value.what
-    assert refusal.value.what.startswith("contrast 'new' not usable: ")
+    assert refusal.value.what.startswith("invalid contrast 'new': ")
 
 
 def test_names_that_differ_in_letters_alone_or_are_no_names_are_refused():
     for name in ("flair", "../x", "a-2", "a_b", "", "ü", "x" * 40, "Subject", "session"):
-        with pytest.raises(ModelFileError, match="not usable"):
+        with pytest.raises(ModelFileError, match="invalid contrast"):
             extend_contrasts({name: LOG}, default_labels())
 
 

@@ -140,7 +140,9 @@ class TinyModel:
         """(3 levels, K, X, Y, Z) log of π_i(l) f(l, z, y) p(d_i | l, z, y): all of a voxel but its shape."""
         with np.errstate(divide="ignore"):
             log_pi = np.log(np.moveaxis(self.pi.astype(float), -1, 0))
-            log_allowed = np.log([[LABELS.is_allowed(l, v > 0, v > 1) for l in range(LABELS.K)] for v in LEVELS])
+            log_allowed = np.log(
+                [[LABELS.is_allowed(l, v > 0, v > 1) for l in range(LABELS.K)] for v in LEVELS]
+            )
         out = log_allowed[:, :, None, None, None] + log_pi
         if log_density is not None:
             density = np.where(self.in_use == WITH_DATA, log_density, 0.0)

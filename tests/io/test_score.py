@@ -177,7 +177,7 @@ def test_names_of_clinics(study, tmp_path, file):
         "structures of the result without a reference: Brain",
     )
     path = renamed(folder / "on_t1c" / f"{file}.dcm", tmp_path / "RS.dcm", {"Brain": "BRSTEM"})
-    with pytest.raises(UsageError, match="2 structures stand for Brainstem"):
+    with pytest.raises(UsageError, match="2 structures match Brainstem"):
         score(out, path, {}, {})
     path = renamed(folder / "on_t1c" / f"{file}.dcm", tmp_path / "RS.dcm", {n: f"z{n}" for n in ORGANS})
     with pytest.raises(UsageError, match="no structure of ours"):
@@ -216,7 +216,7 @@ def test_the_command(study, tmp_path, capfd):
     assert (tmp_path / "o" / "boxes.png").stat().st_size > 1000
     for arguments, sentence in (
         (["--map", "Eye=Eye_L"], "E2-map no structure 'Eye' in the references"),
-        (["--map", "Eye"], "E2-map no pair of names"),
+        (["--map", "Eye"], "E2-map 'Eye' is not a pair of names"),
         (["--values", "GTV=1"], "E2-evaluate --values is for label maps"),
     ):
         code, _, err = call(capfd, out, "--reference", whole, *arguments)

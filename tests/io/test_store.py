@@ -104,7 +104,7 @@ BAD = {
         lambda c, e: e.update({"atlas/nodes.npy": npy(np.array([{}]), allow_pickle=True)}),
     ),
     "not finite": ("not finite", edit("nodes", lambda a: np.where(a == a[9], np.nan, a))),
-    "probabilities": ("add up to 1", edit("alpha_value", lambda a: a * np.float32(1.1))),
+    "probabilities": ("sum to 1", edit("alpha_value", lambda a: a * np.float32(1.1))),
     "folded": ("positive volume", edit("tetrahedra", fold)),
     "index out of range": ("each of the", edit("tetrahedra", lambda a: a + 1)),
     "negative index": ("once per node", edit("alpha_node", lambda a: a - 1)),

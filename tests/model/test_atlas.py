@@ -14,7 +14,7 @@ def test_arrays_are_frozen_and_probabilities_checked():
     atlas = small_atlas()
     with pytest.raises(ValueError, match="read-only"):
         atlas.nodes[0] = 0
-    with pytest.raises(ValueError, match="add up to 1"):
+    with pytest.raises(ValueError, match="sum to 1"):
         replace(atlas, alpha=atlas.alpha * 1.01)
     with pytest.raises(ValueError, match="positive volume"):
         replace(atlas, tetrahedra=atlas.tetrahedra[:, [1, 0, 2, 3]])

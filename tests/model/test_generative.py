@@ -45,9 +45,9 @@ def test_a_level_is_a_number(level):
 def test_priors_are_as_trained_where_neighbors_repeat_each_other_and_softest_where_they_do_not():
     model, config = default_model(), Config(soft_z=Soft(strength=0.8, level=-0.1, surface=-0.4))
     shapes = model.shape_z, model.shape_y
-    for evidence in (0.4, FULL):
-        assert temper_priors(shapes, config, evidence)[0] is model.shape_z
-        assert temper_priors(shapes, config, evidence)[1] is model.shape_y
+    for tau in (0.4, FULL):
+        assert temper_priors(shapes, config, tau)[0] is model.shape_z
+        assert temper_priors(shapes, config, tau)[1] is model.shape_y
     half, whole = (temper_priors(shapes, config, e)[0] for e in ((1 + FULL) / 2, 1.0))
     np.testing.assert_allclose(whole.w, 0.8 * model.shape_z.w, rtol=1e-6)
     np.testing.assert_allclose(

@@ -1,1 +1,1 @@
-"""Inference: placing the atlas, Algorithm 2, Algorithm 1 (section 2.3 of the paper)."""
+"""Inference: Algorithm 2 (GEM) and Algorithm 1 (Gibbs sampler), section 2.3 of the paper."""

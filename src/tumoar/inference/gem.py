@@ -1,4 +1,4 @@
-"""Algorithm 2: θ and the node positions η at their most probable, under the simplified tumor prior."""
+"""Algorithm 2: MAP estimates of θ and the node positions η under the simplified tumor prior."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Pi = npt.NDArray[np.float32]
 
 
 class Step(NamedTuple):
-    """One line of the convergence trace; the objective is in nats per modeled voxel, higher is better."""
+    """One entry of the convergence trace; the objective is in nats per modeled voxel, higher is better."""
 
     level: int
     outer: int
@@ -38,7 +38,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """The result: θ of the simplified model on `labels` (core tied), nodes in voxels of the case's grid."""
+    """Fitted θ of the simplified model on `labels` (core tied), and nodes in voxels of the case's grid."""
 
     theta: Theta
     nodes: Nodes
@@ -48,19 +48,22 @@ class Fit:
 
 
 class Scene(NamedTuple):
-    """What is fixed while θ and η are fitted at one level."""
+    """Data and priors that stay fixed while θ and η are fitted at one level."""
 
     volume: Volume
     groups: Groups
     prior: ThetaPrior
     placed: Placed
-    alpha: npt.NDArray[np.float32]  # (V, C) node probabilities of classes of structures that share a mixture
+    alpha: npt.NDArray[np.float32]  # (V, C) node probabilities of classes: structures that share a mixture
 
 
 def fit(
     case: Case, atlas: Atlas, affine: npt.ArrayLike, tumor_mm3: Mapping[str, float], config: GemConfig
 ) -> Fit:
-    """Algorithm 2 from an affine placement of the atlas, coarse to fine; `tumor_mm3` of core and edema."""
+    """Run Algorithm 2 from an affine placement of the atlas, coarse to fine.
+
+    `tumor_mm3` holds the expected volumes of core and edema.
+    """
     *_, last = iter_fit(case, atlas, affine, tumor_mm3, config)
     return last
 
@@ -68,7 +71,7 @@ def fit(
 def iter_fit(
     case: Case, atlas: Atlas, affine: npt.ArrayLike, tumor_mm3: Mapping[str, float], config: GemConfig
 ) -> Iterator[Fit]:
-    """The same, giving the state after each outer iteration: for progress bars and checkpoints."""
+    """Run `fit` and yield the state after each outer iteration, for progress bars and checkpoints."""
     fine = place_atlas(case, atlas, affine, config)
     atlas, nodes = fine.atlas, fine.reference
     theta, trace = None, []
@@ -84,7 +87,7 @@ def iter_fit(
             )
         before, memory = -np.inf, Memory()
         for outer in range(config.outer_iterations):
-            # The first fit of θ goes without bias fields: they would explain what is for the mesh to explain.
+            # The first fit of θ has no bias fields: they would absorb misalignment of the mesh.
             prior = scene.prior if number or outer else clamp_bias(scene.prior)
             elastic = deformation.energy(placed, eta)[0] / count_voxels(scene.volume)
             for step, objective in iter_em(theta, scene.volume, pi, scene.groups, prior, config):
@@ -100,7 +103,7 @@ def iter_fit(
 
 
 def place_atlas(case: Case, atlas: Atlas, affine: npt.ArrayLike, config: GemConfig) -> Placed:
-    """The atlas as a case needs it, on the case's grid."""
+    """Place the atlas on the grid of a case; without non-brain structures if it is skull-stripped."""
     atlas = merge_nonbrain(atlas) if case.skull_stripped else atlas
     return place(replace(atlas, stiffness=config.stiffness), affine, case.grid)
 
@@ -108,7 +111,10 @@ def place_atlas(case: Case, atlas: Atlas, affine: npt.ArrayLike, config: GemConf
 def iter_em(
     theta: Theta, v: Volume, pi: Pi, groups: Groups, prior: ThetaPrior, config: GemConfig
 ) -> Iterator[tuple[Theta, float]]:
-    """Appendix B for given π: θ, and the log posterior per voxel of the θ before it, until that rests."""
+    """Run EM for given π (Appendix B) until convergence.
+
+    Yields the new θ and the log posterior per voxel of the previous θ.
+    """
     before = -np.inf
     for _ in range(config.em_iterations):
         moments, log_likelihood = joint.expect(v, pi, groups, theta)
@@ -121,7 +127,7 @@ def iter_em(
 
 
 def merge_nonbrain(atlas: Atlas) -> Atlas:
-    """Structures outside the brain merged into the background: for skull-stripped images (section 4.2)."""
+    """Merge structures outside the brain into the background, for skull-stripped images (section 4.2)."""
     structures = atlas.labels.structures
     outside = [s.name for s in structures if not s.in_brain]
     alpha = np.zeros_like(atlas.alpha)
@@ -131,35 +137,35 @@ def merge_nonbrain(atlas: Atlas) -> Atlas:
 
 
 def clamp_bias(prior: ThetaPrior) -> ThetaPrior:
-    """The prior with all bias fields clamped."""
+    """Clamp all bias fields to zero."""
     return replace(prior, has_bias=np.zeros_like(prior.has_bias))
 
 
 def coarsen_grid(grid: Grid, factor: int) -> Grid:
-    """Every factor-th voxel along each axis, from the first."""
+    """Keep every factor-th voxel along each axis, starting with the first."""
     X, Y, Z = (-(-n // factor) for n in grid.shape)
     return Grid((X, Y, Z), grid.affine @ np.diag([factor, factor, factor, 1.0]), grid.frame)
 
 
 def rasterize_classes(placed: Placed, eta: Nodes, alpha: npt.NDArray[np.float32]) -> Pi:
-    """(X, Y, Z, C) prior probabilities of classes; the background's outside the mesh."""
+    """(X, Y, Z, C) prior probabilities of classes; outside the mesh all background."""
     background = int(joint.assign_columns(placed.atlas.labels)[placed.atlas.background])
     return rasterize(eta, placed.tetrahedra, alpha, placed.shape, background)
 
 
 def count_voxels(v: Volume) -> int:
-    """Voxels with data."""
+    """Count voxels with data."""
     return int((v.use == WITH_DATA).sum())
 
 
 def to_arrays(fit: Fit) -> dict[str, npt.NDArray]:
-    """What of a fit cannot be had again from case, atlas and placement."""
+    """Arrays that, with case, atlas and placement, restore a fit."""
     trace = np.array([(s.level, s.outer, s.kind == "nodes", s.objective) for s in fit.trace])
     return {"nodes": fit.nodes, "trace": trace, **{f"theta_{k}": v for k, v in vars(fit.theta).items()}}
 
 
 def from_arrays(arrays: Mapping[str, npt.NDArray], placed: Placed) -> Fit:
-    """The fit that `to_arrays` took apart."""
+    """Restore a fit from the arrays of `to_arrays`."""
     theta = Theta(**{k.removeprefix("theta_"): v for k, v in arrays.items() if k.startswith("theta_")})
     trace = tuple(
         Step(int(level), int(outer), "nodes" if moved else "theta", float(objective))
@@ -171,7 +177,7 @@ def from_arrays(arrays: Mapping[str, npt.NDArray], placed: Placed) -> Fit:
 def _build_scene(
     case: Case, factor: int, placed: Placed, eta: Nodes, tumor_mm3: Mapping[str, float], flat: joint.Flat
 ) -> tuple[Scene, Pi]:
-    """A level's data and prior, with hyperparameters from its own voxels; and its π at the start."""
+    """Data and prior of a level, with hyperparameters from its own voxels, and its initial π."""
     labels = tie_core_components(placed.atlas.labels)
     grid = coarsen_grid(case.grid, factor)
     columns = joint.assign_columns(labels)
@@ -193,7 +199,7 @@ def _build_scene(
 def _deform(
     scene: Scene, theta: Theta, eta: Nodes, memory: Memory, config: GemConfig
 ) -> tuple[float, Nodes, Memory]:
-    """η ← argmax p(η | D, θ), a few steps of it; the objective there, and what the optimizer remembers."""
+    """Take a few steps toward argmax p(η | D, θ); returns objective, nodes and optimizer memory."""
     L = np.empty((*scene.placed.shape, scene.alpha.shape[1]), np.float32)
     background = int(joint.assign_columns(scene.placed.atlas.labels)[scene.placed.atlas.background])
     offset = joint.class_likelihoods(scene.volume, scene.groups, theta, L, background)

@@ -1,7 +1,7 @@
 """Algorithm 1: a blocked Gibbs sampler of labels, hidden units and θ for fixed node positions.
 
-A sweep is a pure function of the chain and its state, and its random numbers depend only on the seed and on
-the number of the sweep: a state that is saved and loaded continues exactly as it would have.
+A sweep is a pure function of the chain and its state. Its random numbers depend only on the seed and the
+number of the sweep, so a restored state continues bit for bit as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ Fixed = npt.NDArray[np.int8]
 
 @dataclass(frozen=True)
 class Chain:
-    """What does not change: data, prior, shape priors, seed.
+    """The constants of a chain: data, prior, shape priors, seed.
 
     `pi` holds the label probabilities at the fitted nodes. Tumor is possible in `region`. Where `fixed_z`
-    (X, Y, Z) is 0 or 1, z is held at that value; -1 leaves it free; y likewise. Which voxels a sweep
-    considers is the `schedule`'s. Densities count with the power `tau`.
+    (X, Y, Z) is 0 or 1, z is fixed at that value; where it is -1, z is sampled; y likewise. `schedule`
+    determines the voxels that a sweep draws. `tau` is the likelihood exponent.
     """
 
     labels: LabelTable
@@ -66,26 +66,26 @@ class Chain:
 
     @cached_property
     def groups(self) -> Groups:
-        """Which labels feed which mixture."""
+        """Labels of each mixture."""
         return joint.compile_groups(self.labels)
 
     @cached_property
     def everywhere(self) -> npt.NDArray[np.uint8]:
-        """(X, Y, Z) what a full sweep considers, as `State.active`."""
+        """(X, Y, Z) `ChainState.active` of a full sweep."""
         return np.where(self.region, np.uint8(2), np.uint8(0))
 
     @property
     def colors(self) -> int:
-        """Sets of voxels that are drawn one after the other."""
+        """Number of voxel sets that are drawn sequentially."""
         return max(self.shape_z.colors, self.shape_y.colors)
 
 
 @dataclass(frozen=True)
 class ChainState:
-    """Where a chain stands after `sweep` sweeps.
+    """The state of a chain after `sweep` sweeps.
 
-    θ, labels, the moments of the t drawn with them, and what sweeps that are not full consider: `active`
-    (X, Y, Z) is 0, 1 (tumor) or 2 (also its core). `rest` are the moments of rows that may rest.
+    θ, labels, and the moments of the t drawn with them. `active` (X, Y, Z) says where partial sweeps draw
+    tumor: 0 nowhere, 1 tumor, 2 tumor and core. `rest` holds the moments of rows outside the active region.
     """
 
     sweep: int
@@ -116,10 +116,10 @@ def initialize_chain(
     fixed_z: Fixed | None = None,
     fixed_y: Fixed | None = None,
 ) -> tuple[Chain, ChainState]:
-    """From the end of Algorithm 2 to the start of Algorithm 1, with shape priors of z and y.
+    """Initialize Algorithm 1 from the result of Algorithm 2, with `shapes` as priors of z and y.
 
-    The most probable labels of the simplified model with a first guess of the core (`initialize_labels`), and the
-    components of core released.
+    Starts from the most probable labels of the simplified model with an initial core (`initialize_labels`),
+    and from θ with its core components released.
     """
     atlas = fit.placed.atlas
     labels = atlas.labels
@@ -140,15 +140,15 @@ def initialize_chain(
     region = (use != UNUSED) & (brain > 0)
     own = joint.pack_prior(volume, pi)
     schedule = Schedule(config.gibbs.full_every, config.gibbs.rest_every, config.gibbs.burn_in)
-    told = estimate_likelihood_exponent(volume, fit.labels, first, fit.theta)
-    tau = told if config.gibbs.tau == "images" else config.gibbs.tau
-    shapes = temper_priors(shapes, config, told)
+    estimated = estimate_likelihood_exponent(volume, fit.labels, first, fit.theta)
+    tau = estimated if config.gibbs.tau == "images" else config.gibbs.tau
+    shapes = temper_priors(shapes, config, estimated)
     chain = Chain(labels, volume, own, prior, *shapes, region, seed, fixed_z, fixed_y, schedule, tau)
     return chain, initialize_state(chain, release_core_components(fit.theta, fit.labels, labels), first)
 
 
 def _extend_to_core(z: Fixed | None, y: Fixed | None) -> Fixed | None:
-    """z as held, and held at 1 where it is free and y is held at 1: core lies inside tumor."""
+    """Fix z at 1 where it is free and y is fixed at 1: core lies inside tumor."""
     if y is None or not (y == 1).any():
         return z
     free = np.full_like(y, -1) if z is None else z
@@ -156,7 +156,7 @@ def _extend_to_core(z: Fixed | None, y: Fixed | None) -> Fixed | None:
 
 
 def _apply_fixed(labels: Labels, z: Fixed | None, y: Fixed | None, table: LabelTable) -> Labels:
-    """Labels with z and y where they are held, and core inside tumor, tumor inside the brain."""
+    """Set z and y to their fixed values, keeping core inside tumor and tumor inside the brain."""
     if z is None and y is None:
         return labels
     brain = table.in_brain[labels.l]
@@ -167,12 +167,12 @@ def _apply_fixed(labels: Labels, z: Fixed | None, y: Fixed | None, table: LabelT
 
 
 def initialize_state(chain: Chain, theta: Theta, labels: Labels) -> ChainState:
-    """The state before the first sweep: t drawn given θ and the labels that Algorithm 1 takes as input."""
+    """State before the first sweep: t drawn given θ and the initial labels."""
     columns = joint.assign_columns(chain.labels)
     onehot = columns.astype(np.uint8)[labels.l][..., None] == np.arange(columns.max() + 1, dtype=np.uint8)
     given = tuple(np.where(v == 1, np.float32(np.inf), np.float32(-np.inf)) for v in (labels.z, labels.y))
     groups = joint.compile_groups(chain.labels, columns)
-    # the columns drawn are those of `onehot`: only the moments are new
+    # `onehot` determines the columns, so only the moments are drawn.
     pi = joint.pack_prior(chain.volume, onehot)
     fields, key = (given[0], given[1]), (chain.seed, 0)
     _, moments = joint.draw(chain.volume, pi, groups, theta, fields, labels, key, tau=chain.tau)
@@ -204,7 +204,7 @@ def sweep(chain: Chain, state: ChainState) -> tuple[ChainState, SweepInfo]:
 def _draw_in_region(
     chain: Chain, theta: Theta, state: ChainState, number: int, rng: np.random.Generator
 ) -> tuple[Labels, Moments, Moments | None]:
-    """A sweep that is not full: tumor in the region alone, and rows outside it drawn or at rest."""
+    """Partial sweep: draw tumor in the active region only; draw the other rows or keep them."""
     if not chain.schedule.may_rest(number):
         return *draw_labels(chain, theta, state.labels, state.active, number, rng), None
     rows, labels, rest = np.asarray(state.active.any(2)), state.labels, state.rest
@@ -224,10 +224,10 @@ def draw_labels(
     likely: npt.NDArray[np.uint8] | None = None,
     rows: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Labels, Moments]:
-    """H^z and H^y given z and y, then l, z, y and t given them; color by color where neighbors depend.
+    """Draw H^z and H^y given z and y, then l, z, y and t given them; one color after the other.
 
-    z and y are drawn where `active` considers them, and held at their values elsewhere. With `rows` (X, Y),
-    of these alone.
+    z and y are drawn where `active` allows, and keep their values elsewhere. `rows` (X, Y) restricts the draw
+    to these rows.
     """
     parts = []
     tumor, core = active >= 1, active >= 2
@@ -261,7 +261,7 @@ def draw_labels(
 def draw_rest(
     chain: Chain, theta: Theta, labels: Labels, rows: npt.NDArray[np.bool_], number: int
 ) -> tuple[Labels, Moments]:
-    """l and t of rows (X, Y) in which no tumor is considered: no neighbors depend, all at once."""
+    """Draw l and t of `rows` (X, Y) without active tumor: voxels are independent, drawn all at once."""
     none = np.zeros(labels.z.shape, np.uint8)
     unread = np.zeros((0, 0, 0), np.float32)
     return joint.draw(
@@ -281,14 +281,14 @@ def draw_rest(
 def iter_sweeps(
     chain: Chain, state: ChainState, config: GibbsConfig
 ) -> Iterator[tuple[ChainState, SweepInfo]]:
-    """The chain from `state` to its end, as a generator; storing, progress and stopping are the caller's."""
+    """Run the chain from `state` to its end; the caller handles storage, progress and stopping."""
     while state.sweep < config.burn_in + config.samples:
         state, info = sweep(chain, state)
         yield state, info
 
 
 def to_arrays(state: ChainState) -> dict[str, npt.NDArray]:
-    """All of a state, to be stored."""
+    """Arrays of a state, for storage."""
     theta, moments, labels = state.theta, state.moments, state.labels
     return {
         "sweep": np.array(state.sweep),
@@ -301,7 +301,7 @@ def to_arrays(state: ChainState) -> dict[str, npt.NDArray]:
 
 
 def from_arrays(arrays: Mapping[str, npt.NDArray]) -> ChainState:
-    """The state that `to_arrays` took apart."""
+    """Restore a state from the arrays of `to_arrays`."""
 
     def part(name: str) -> dict[str, npt.NDArray]:
         return {k.removeprefix(name): arrays[k] for k in arrays if k.startswith(name)}
@@ -321,9 +321,9 @@ def _draw_key(rng: np.random.Generator) -> int:
     return int(rng.integers(0, 2**63))
 
 
-def _fix_field(field: Field, held: Fixed | None) -> Field:
-    """The field, decided where z or y is held."""
-    if held is not None:
-        field[held == 1] = np.inf
-        field[held == 0] = -np.inf
+def _fix_field(field: Field, fixed: Fixed | None) -> Field:
+    """Set the field to ±∞ where z or y is fixed (in place)."""
+    if fixed is not None:
+        field[fixed == 1] = np.inf
+        field[fixed == 0] = -np.inf
     return field

@@ -1,4 +1,4 @@
-"""Where the algorithms start: voxels to model, θ⁽⁰⁾ from the atlas, and the first labels of the sampler."""
+"""Initialization: voxels to model, θ⁽⁰⁾ from the atlas, and the initial labels of the sampler."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Array = npt.NDArray[np.floating]
 Mask = npt.NDArray[np.bool_]
 
 FEWEST = 100
-"""Voxels with data below which there is nothing to fit."""
+"""Minimum number of voxels with data."""
 MARGIN = 10.0
-"""Millimeters of background modeled around the head, or around the brain where the skull is stripped."""
+"""Millimeters of background modeled around the head, or around the brain if skull-stripped."""
 GAP = 5.0
-"""Millimeters by which a rim of core is widened to close its gaps, which thick slices leave."""
+"""Millimeters of dilation that close gaps in a rim of core, as thick slices leave them."""
 STARTED_LIKE = {"chiasm": "GWM"}
-"""Mixtures whose prior covers more of their neighbors than of themselves: chiasm is white tract in CSF."""
+"""Mixtures initialized like another one, because their atlas prior mostly covers neighboring tissue."""
 ENCLOSED = 0.05
-"""Share of the tumor that core must enclose to count as a rim."""
+"""Fraction of the tumor that core must enclose to count as a rim."""
 
 
 def select_voxels(
@@ -43,10 +43,10 @@ def select_voxels(
     spacing: Sequence[float],
     excluded: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """(X, Y, Z) how each voxel takes part: near the atlas' head, with data where every contrast has some.
+    """(X, Y, Z) use of each voxel: WITH_DATA near the head where all contrasts have data.
 
-    `background` and `brain` (X, Y, Z) are prior probabilities. A voxel of the brain without data is labeled
-    by the prior alone; elsewhere, and where it is `excluded`, it takes no part.
+    `background` and `brain` (X, Y, Z) are prior probabilities. Brain voxels without data are labeled by the
+    prior alone (WITHOUT_DATA). All others, and `excluded` ones, are UNUSED.
     """
     inside = ndimage.binary_fill_holes(background <= 0.5)
     near = distance_to(inside, spacing) <= MARGIN
@@ -58,15 +58,15 @@ def select_voxels(
 
 
 def tie_core_components(labels: LabelTable) -> LabelTable:
-    """The table with a single component for core, as the simplified model has it (section 3.3)."""
+    """Reduce core to a single component, as in the simplified model (section 3.3)."""
     gmms = tuple(replace(g, components=1) if g.role == "core" else g for g in labels.gmms)
     return replace(labels, gmms=gmms)
 
 
 def release_core_components(theta: Theta, few: LabelTable, labels: LabelTable) -> Theta:
-    """θ for the full table: components that were tied get the same values and equal weights.
+    """Expand θ to the full table: tied components get the same values and equal weights.
 
-    Nothing breaks their symmetry but the first draw of t, and the constraints, which hold the first alone.
+    Their symmetry is broken by the first draw of t, and by constraints on the first component.
     """
     source = np.concatenate(
         [np.arange(few.Q)[few.component_slice(x)].repeat(labels.G[x] // few.G[x]) for x in range(labels.X)]
@@ -85,14 +85,14 @@ def initialize_prior(
     tumor_mm3: Mapping[str, float],
     voxel_mm3: float,
 ) -> ThetaPrior:
-    """p(θ) with the hyperparameters of these voxels: moments of D, and I_x from π (X, Y, Z, columns)."""
+    """p(θ) with hyperparameters of these voxels: moments of D, and I_x from π (X, Y, Z, columns)."""
     seen = D[:, use == WITH_DATA].astype(np.float64)
     if seen.shape[1] < FEWEST:
         raise FitError(
             "voxels",
-            "too few voxels are left to fit the model to",
+            "too few voxels to fit the model",
             found=seen.shape[1],
-            do="use finer levels in the settings (gem.levels), or a smaller --exclude",
+            do="set finer levels (gem.levels), or give a smaller --exclude mask",
         )
     sums = np.zeros(pi.shape[-1])
     for x in range(len(pi)):  # slab by slab: π is large
@@ -116,11 +116,11 @@ def initialize_theta(
     groups: Groups,
     prior: ThetaPrior,
 ) -> Theta:
-    """θ⁽⁰⁾: mean and covariance of the data under each mixture's prior, its means spread over one deviation.
+    """θ⁽⁰⁾: mean and covariance of the data under each mixture's prior.
 
-    The G means of a mixture are the centers of G equal intervals of [m − σ, m + σ]. Tumor means are set off
-    from the mean of the brain by the distances of Table 4, in standard deviations of the brain. What lies
-    mostly in something else starts like its kin (`STARTED_LIKE`).
+    The G means of a mixture are the centers of G equal intervals of [m − σ, m + σ]. Tumor means are offset
+    from the mean of the brain by the distances of Table 4, in standard deviations of the brain. Mixtures in
+    `STARTED_LIKE` use the statistics of another one.
     """
     Q, N = labels.Q, len(contrasts)
     alike = Theta(
@@ -129,7 +129,7 @@ def initialize_theta(
         Sigma=np.tile(np.diag(1 / prior.precision), (Q, 1, 1)),
         C=np.zeros((N, 4, 4, 4)),
     )
-    moments, _ = joint.expect(v, pi, groups, alike)  # components all alike: memberships are the prior
+    moments, _ = joint.expect(v, pi, groups, alike)  # equal components: memberships equal the prior
     n = np.maximum(moments.n, 1e-6)
     mean = np.where(moments.n[:, None] > 1e-6, moments.d / n[:, None], prior.mu0)
     Sigma = Sigma_given(replace(alike, mu=mean), moments, prior).mode()
@@ -149,16 +149,16 @@ def initialize_theta(
     for x, gmm in enumerate(labels.gmms):
         q = labels.component_slice(x)
         for c, contrast in enumerate(contrasts):
-            # Mean and deviation are the brain's, as is the prior of tumor.
+            # The prior of tumor covers the brain, so mean and deviation are those of the brain.
             if gmm.role != "normal" and contrast.tumor_start is not None:
                 mu[q, c] = mean[q, c] + contrast.tumor_start[gmm.role] * deviation[q, c]
     return replace(alike, mu=_project_means(mu, Sigma, n, prior), Sigma=Sigma)
 
 
 def _spread_signs(contrasts: Sequence[Contrast], Sigma: Array) -> Array:
-    """(Q, N) ±1: an MR contrast of which nothing is known is spread as it varies with the first known one.
+    """(Q, N) ±1: means of an unknown MR contrast are ordered by its correlation with the first known one.
 
-    Bright and dark mean nothing in it: turned around, it must give the same result.
+    The result does not change if such a contrast is inverted.
     """
     unknown = np.array([c.is_mr and not c.constraints and c.tumor_start is None for c in contrasts])
     first = int(np.argmin(unknown))
@@ -166,9 +166,9 @@ def _spread_signs(contrasts: Sequence[Contrast], Sigma: Array) -> Array:
 
 
 def find_enhancing(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:
-    """(X, Y, Z) where D without its bias field is as bright as the mean of enhancing core must be.
+    """(X, Y, Z) True where bias-corrected D satisfies the lower bounds on the mean of enhancing core.
 
-    Asked of the contrasts that tell core from edema; all voxels where there is none.
+    Uses the contrasts that separate core from edema; True everywhere if there are none.
     """
     out = np.ones(D.shape[1:], bool)
     for n, contrast in enumerate(contrasts):
@@ -185,12 +185,12 @@ def find_enhancing(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, 
 def initialize_labels(
     labels: joint.Labels, bright: Mask, spacing: Sequence[float], rng: np.random.Generator
 ) -> joint.Labels:
-    """The most probable labels with core where it is `bright`, and the tumor it encloses turned into core.
+    """Initial labels: core where it is `bright`, and in tumor that it encloses.
 
-    The one Gaussian of core in the simplified model may have settled in edema: core that does not enhance is
-    taken back. A rim that enhances around necrosis, which looks like edema, is filled. Where nothing is
-    enclosed, a fifth of the edema is turned into core at random (section 3.3). Any start leads to the same
-    posterior; this one is nearer.
+    The single Gaussian of core in the simplified model may have settled in edema, so core that does not
+    enhance is removed. An enhancing rim around necrosis, which looks like edema, is filled. If nothing is
+    enclosed, a random fifth of the edema becomes core (section 3.3). The start changes burn-in, not the
+    posterior.
     """
     is_core, is_tumor = (labels.y == 1) & bright, labels.z == 1
     reached = ndimage.binary_fill_holes(distance_to(is_core, spacing) <= GAP)
@@ -205,7 +205,7 @@ def initialize_labels(
 
 
 def _project_means(mu: Array, Sigma: Array, n: Array, prior: ThetaPrior) -> Array:
-    """The nearest means within the constraints, where a component with much prior mass moves least."""
+    """Project means onto the constraints; components with more prior mass move less."""
     Q, N = mu.shape
     P = np.zeros((Q, N, Q, N))
     q = np.arange(Q)

@@ -1,10 +1,9 @@
-"""How much a voxel tells that its neighbor has not told already.
+"""Likelihood exponent estimated from the correlation of noise between neighboring voxels.
 
-The model takes noise to be independent from voxel to voxel. Where it is not, because of thick slices,
-interpolation, or anatomy that the mixtures do not know, neighbors say the same thing more than once, and the
-likelihood of a region is too sure of itself. A power τ on every voxel's likelihood puts that right on
-average: the mean of two neighbors whose noise correlates by ρ has the variance that 2 τ independent voxels
-would give it, τ = 1 / (1 + ρ), with the mean ρ over the three axes.
+The model assumes independent noise. Thick slices, interpolation and anatomy that the mixtures do not model
+correlate the noise of neighbors, and the likelihood of a region becomes overconfident. An exponent τ on each
+voxel's likelihood corrects this on average: the mean of two neighbors with correlation ρ has the variance of
+the mean of 2 τ independent voxels if τ = 1 / (1 + ρ). ρ is the mean over the three axes.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from tumoar.numerics.voxels import WITH_DATA, Volume
 from tumoar.vocabulary.labels import LabelTable
 
 TISSUE = "GWM"
-"""The mixture whose residuals are looked at: large, in one piece, one Gaussian."""
+"""Mixture whose residuals are used: large, connected, a single Gaussian."""
 LEAST = 1000
-"""Pairs of neighbors, without which nothing can be said."""
+"""Minimum number of neighbor pairs per axis."""
 
 
 def estimate_likelihood_exponent(volume: Volume, table: LabelTable, labels: Labels, theta: Theta) -> float:
-    """τ, from the residuals of the voxels that `labels` give to white matter without tumor."""
+    """Estimate τ from the residuals in white matter without tumor, as given by `labels`."""
     if not table.has_gmm(TISSUE):
         return 1.0
     x = table.x_named(TISSUE)
@@ -43,7 +42,7 @@ def estimate_likelihood_exponent(volume: Volume, table: LabelTable, labels: Labe
 
 
 def correlate_neighbors(r: npt.NDArray[np.floating], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """(3,) of r (N, X, Y, Z) with itself one voxel on, within a mask; 0 where there are too few pairs."""
+    """(3,) correlation of r (N, X, Y, Z) between neighbors in a mask, per axis; 0 if there are too few."""
     square = (r * r).sum(0)
     out = np.zeros(3)
     for axis in range(3):

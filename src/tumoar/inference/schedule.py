@@ -1,10 +1,9 @@
-"""Which voxels a sweep of Algorithm 1 considers for tumor, and which rest.
+"""Schedule of Algorithm 1: the voxels that a sweep draws.
 
-The paper considers tumor in the whole brain in every sweep. Here most sweeps consider it only in a region
-around tumor that was likely in the last full sweep, and hold z and y elsewhere at their values. The region
-follows the chain during the burn-in and is fixed from then on. A sweep that draws a fixed set of variables
-given all others leaves the posterior as it is, so that the samples are of the same distribution as with full
-sweeps alone; a region that followed the chain while samples are counted would change it.
+In the paper every sweep draws tumor in the whole brain. Here most sweeps draw it only in a region around
+tumor that was likely in the last full sweep, and keep z and y elsewhere. The region follows the chain during
+the burn-in and is fixed afterwards. A sweep that draws a fixed set of variables given all others leaves the
+posterior invariant; a region that followed the chain while samples are counted would not.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from scipy.ndimage import maximum_filter
 Level = npt.NDArray[np.uint8]
 
 MARGIN = 5
-"""Voxels around likely tumor."""
+"""Margin of the active region around likely tumor, in voxels."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Sweeps 1, 1 + `full_every`, … are full; `burn_in` sweeps come before the samples.
+    """Sweeps 1, 1 + `full_every`, … are full; the first `burn_in` sweeps are not counted.
 
-    In the burn-in, rows of voxels outside the region are drawn in every `rest_every`-th sweep between full
-    ones; l and t of these are held in the others.
+    During the burn-in, rows outside the region are drawn in every `rest_every`-th sweep between full ones,
+    and keep their l and t in the others.
     """
 
     full_every: int = 1
@@ -34,19 +33,19 @@ class Schedule:
     burn_in: int = 0
 
     def is_full(self, sweep: int) -> bool:
-        """Whether tumor is considered everywhere."""
+        """Whether the sweep draws tumor in the whole brain."""
         return self._since_full(sweep) == 0
 
     def finds_region(self, sweep: int) -> bool:
-        """Whether the region of the following sweeps is found in this one."""
+        """Whether the sweep determines the active region of the following ones."""
         return self.full_every > 1 and self.is_full(sweep) and sweep <= self.burn_in
 
     def may_rest(self, sweep: int) -> bool:
-        """Whether rows outside the region may be held."""
+        """Whether rows outside the region may keep their values."""
         return self.rest_every > 1 and not self.is_full(sweep) and sweep <= self.burn_in
 
     def draws_rest(self, sweep: int) -> bool:
-        """Whether it is the turn of rows outside the region."""
+        """Whether the sweep draws the rows outside the region."""
         return self._since_full(sweep) % self.rest_every == 0
 
     def _since_full(self, sweep: int) -> int:
@@ -54,9 +53,9 @@ class Schedule:
 
 
 def find_active_region(likely: Level, drawn: Level, allowed: npt.NDArray[np.bool_]) -> Level:
-    """The highest level (1 tumor, 2 core) within MARGIN voxels along each axis, where tumor is allowed.
+    """Highest level (1 tumor, 2 core) within MARGIN voxels along each axis; 0 where not `allowed`.
 
-    A level counts that was `likely` in a full sweep, or was `drawn` in it.
+    Levels are those that were `likely` or `drawn` in a full sweep.
     """
     likely = np.maximum(likely, drawn)
     out = np.zeros_like(likely)

@@ -1,4 +1,4 @@
-"""Samples counted: the vote on every voxel, shares of votes, volumes sample by sample."""
+"""Counts of samples: majority vote per voxel, vote fractions, and volumes per sample."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Field = npt.NDArray[np.float32]
 
 
 class Votes(NamedTuple):
-    """The final labels by majority, separately on each variable (section 2.3.1)."""
+    """Final labels by majority vote, separately for each variable (section 2.3.1)."""
 
     l: npt.NDArray[np.uint8]
     z: npt.NDArray[np.uint8]
@@ -26,7 +26,7 @@ class Votes(NamedTuple):
 
 
 class Tally:
-    """Counts samples voxel by voxel, and voxels sample by sample; keeps them, compressed, if it `keeps`."""
+    """Counts labels per voxel and volumes per sample; with `keep_samples`, stores compressed samples."""
 
     def __init__(self, labels: LabelTable, use: npt.NDArray[np.uint8], *, keep_samples: bool = False) -> None:
         self.labels = labels
@@ -41,7 +41,7 @@ class Tally:
         self.volumes: list[npt.NDArray[np.int64]] = []
 
     def add(self, labels: Labels) -> None:
-        """One sample more; at most 255."""
+        """Add a sample; at most 255."""
         if self.samples == 255:
             raise ValueError("at most 255 samples can be counted")
         l, z, y = (v.ravel() for v in (labels.l, labels.z, labels.y))
@@ -52,11 +52,11 @@ class Tally:
             self.kept.append(zlib.compress(np.stack([v[self.at] for v in (l, z, y)]).tobytes(), 1))
 
     def vote(self) -> Votes:
-        """More than half of the samples for z and y; the most frequent l, within the brain where z won.
+        """Majority for z and y, most frequent l; l is restricted to the brain where tumor wins.
 
-        Ties go to no tumor, and to the first structure. Without the restriction a voxel could be voted tumor
-        while several structures of the brain share its votes and background has the most. Organs outside the
-        brain are thin, and may have a majority nowhere: they get as many voxels as in the samples.
+        Ties go to no tumor, and to the first structure. Without the restriction, tumor could be voted where
+        brain structures split their votes and background has the most. Thin organs outside the brain may have
+        no majority anywhere; they get their mean volume in the samples.
         """
         z = 2 * self.z.astype(int) > self.samples
         y = 2 * self.y.astype(int) > self.samples
@@ -66,9 +66,9 @@ class Tally:
         return Votes(*(self._full(v, np.uint8) for v in (l, z, y)))
 
     def fraction(self, structures: tuple[str, ...] = (), tumor: tuple[str, ...] = ()) -> Field:
-        """(X, Y, Z) share of samples in which a voxel is one of these structures, or of "core" and "edema".
+        """(X, Y, Z) fraction of samples with one of these structures, or with "core" or "edema" as tumor.
 
-        Structures are counted whether or not tumor covers them.
+        Structures count also where tumor covers them.
         """
         votes = np.zeros(len(self.at), np.int64)
         for name in structures:
@@ -80,7 +80,7 @@ class Tally:
         return self._full(votes / np.float32(max(self.samples, 1)), np.float32)
 
     def entropy(self) -> Field:
-        """(X, Y, Z) nats: entropy of the votes on l plus that of the votes on none, edema and core."""
+        """(X, Y, Z) entropy in nats of the votes on l, plus that of the votes on none, edema and core."""
         out = np.zeros(len(self.at))
         p = np.arange(self.samples + 1) / max(self.samples, 1)
         nats = -p * np.log(np.where(p > 0, p, 1))
@@ -89,20 +89,20 @@ class Tally:
         return self._full(out, np.float32)
 
     def iter_samples(self) -> Iterator[Votes]:
-        """The samples that were kept, one after the other."""
+        """Iterate over the stored samples."""
         for packed in self.kept:
             l, z, y = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(3, -1)
             yield Votes(*(self._full(v, np.uint8) for v in (l, z, y)))
 
     def to_arrays(self) -> dict[str, npt.NDArray]:
-        """All counts, to be stored."""
+        """Arrays of all counts, for storage."""
         volumes = np.array(self.volumes, np.int64).reshape(self.samples, self.labels.K + 2)
         kept = np.frombuffer(b"".join(self.kept), np.uint8)
         sizes = np.array([len(packed) for packed in self.kept], np.int64)
         return {"l": self.l, "z": self.z, "y": self.y, "volumes": volumes, "kept": kept, "sizes": sizes}
 
     def restore(self, arrays: Mapping[str, npt.NDArray]) -> None:
-        """Take over the counts of `arrays`."""
+        """Restore counts from the arrays of `to_arrays`."""
         self.l, self.z, self.y = (arrays[name].copy() for name in "lzy")
         self.volumes = list(arrays["volumes"])
         self.samples = len(self.volumes)
@@ -118,9 +118,9 @@ class Tally:
 def add_thin_organs(
     l: npt.NDArray, votes: Mapping[int, npt.NDArray[np.uint8]], table: LabelTable, samples: int
 ) -> npt.NDArray:
-    """The most frequent l, and organs outside the brain wherever they have votes enough.
+    """Add organs outside the brain to the most frequent l, where their votes reach the threshold.
 
-    `votes` has those of each structure that has any; each voxel has so many `samples`.
+    `votes` maps each structure with votes to their number per voxel, out of `samples`.
     """
     out, strongest = l.copy(), np.ones(l.shape)
     for organ in table.organs:
@@ -137,9 +137,9 @@ def add_thin_organs(
 
 
 def find_vote_threshold(votes: npt.NDArray[np.uint8], samples: int) -> int:
-    """Votes from which on a voxel belongs to an organ, so that it has the volume of the samples' mean.
+    """Find the number of votes at which an organ has its mean volume in the samples.
 
-    At most a majority: what has one keeps it.
+    At most a majority: voxels with a majority always belong to the organ.
     """
     sizes = np.cumsum(np.bincount(votes.ravel(), minlength=samples + 1)[::-1])[::-1]
     mean = sizes[1:].sum() / max(samples, 1)
@@ -147,7 +147,7 @@ def find_vote_threshold(votes: npt.NDArray[np.uint8], samples: int) -> int:
 
 
 def pool_tallies(tallies: Sequence[Tally]) -> Tally:
-    """The samples of several chains on the same voxels as if one had drawn them."""
+    """Pool the samples of several chains on the same voxels."""
     if len(tallies) == 1:
         return tallies[0]
     first = tallies[0]

@@ -1,9 +1,8 @@
 """The mesh atlas (section 2.1.2): nodes with label probabilities, and the atlas placed on an image grid.
 
-An `Atlas` lives in its own world (RAS millimeters); its hull is a box along the world axes. `place` maps it
-by an affine into the voxel coordinates of a grid, where it deforms: eta, the paper's node positions, are
-nodes (V, 3) of a `Placed` atlas, and pi_i(k | eta) interpolates the node probabilities linearly inside each
-tetrahedron.
+An `Atlas` has its own world coordinates (RAS, mm); its hull is a box along the world axes. `place` maps it by
+an affine to the voxel coordinates of a grid, where it deforms. The node positions eta of the paper are nodes
+(V, 3) of a `Placed` atlas; pi_i(k | eta) interpolates node probabilities linearly in each tetrahedron.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from tumoar.numerics.tetra_raster import rasterize
 from tumoar.vocabulary.labels import LabelTable
 
 _ON_FACE = 1e-3
-"""Millimeters from the box within which a node counts as lying on its face."""
+"""Millimeters within which a node counts as lying on a face of the box."""
 _FARTHEST = 1000.0
-"""Millimeters from the origin; no head is larger, and squares and cubes of it stay exact."""
+"""Maximum distance from the origin in millimeters: larger than any head, without loss of precision."""
 _SMALLEST, _GAP = 1e-6, 1e-3
-"""mm³ of a tetrahedron, and the part of the box that tetrahedra may leave out or cover twice."""
+"""Minimum volume of a tetrahedron in mm³; fraction of the box that may be uncovered or covered twice."""
 _STIFFNESS = (1e-6, 1e6)
 
 
@@ -46,7 +45,7 @@ class Atlas:
     def __post_init__(self) -> None:
         nodes = np.array(self.nodes, np.float64)
         if np.asarray(self.tetrahedra).dtype.kind not in "iu":
-            raise ValueError("tetrahedra must be whole numbers")
+            raise ValueError("tetrahedra must be integers")
         tetrahedra = np.clip(self.tetrahedra, -1, 2**31 - 1).astype(np.int32)
         alpha = np.array(self.alpha, np.float32)
         V, K = len(nodes), self.labels.K
@@ -60,13 +59,13 @@ class Atlas:
             raise ValueError(f"tetrahedra must use each of the {V} nodes and no other")
         volumes = tetra.volumes(nodes, tetrahedra)
         if not (volumes > _SMALLEST).all():
-            raise ValueError("tetrahedra must have positive volume, got a folded or flat one")
+            raise ValueError("tetrahedra must have positive volume; one is folded or flat")
         if not abs(volumes.sum() / np.prod(np.ptp(nodes, axis=0)) - 1) < _GAP:
-            raise ValueError("tetrahedra must fill a box along the axes, once")
+            raise ValueError("tetrahedra must fill a box along the axes exactly once")
         if alpha.shape != (V, K) or not np.isfinite(alpha).all():
             raise ValueError(f"alpha must be finite and {(V, K)}, got {alpha.shape}")
         if alpha.min() < 0 or np.abs(alpha.sum(1, dtype=float) - 1).max() > 1e-5:
-            raise ValueError("alpha must be probabilities that add up to 1 at each node")
+            raise ValueError("alpha must be probabilities that sum to 1 at each node")
         if isinstance(self.stiffness, bool) or not _STIFFNESS[0] <= self.stiffness <= _STIFFNESS[1]:
             low, high = _STIFFNESS
             raise ValueError(f"stiffness must be a number from {low:g} to {high:g}, got {self.stiffness}")
@@ -78,26 +77,26 @@ class Atlas:
 
     @cached_property
     def box(self) -> npt.NDArray[np.float64]:
-        """(2, 3) lowest and highest corner of the hull, mm."""
+        """(2, 3) lowest and highest corner of the hull in mm."""
         return np.stack([self.nodes.min(0), self.nodes.max(0)])
 
     @cached_property
     def fixed(self) -> npt.NDArray[np.bool_]:
-        """(V, 3) True where a node lies on a face of the box and may not move along that axis."""
+        """(V, 3) True where a node lies on a face of the box and cannot move along that axis."""
         return np.any(np.abs(self.nodes[:, None] - self.box) < _ON_FACE, axis=1)
 
     @cached_property
     def background(self) -> int:
-        """Position of the label that fills space outside the hull."""
+        """Position of the label outside the hull."""
         return int(np.flatnonzero(self.labels.indices == 0)[0])
 
 
 @dataclass(frozen=True)
 class Placed:
-    """An atlas on a grid: reference nodes in voxel coordinates after the affine, and where nodes may go.
+    """An atlas on a grid: reference nodes in voxel coordinates, and the directions in which nodes can move.
 
-    `allowed` (8, 3, 3) are projectors onto the directions open to a node of each kind; kind (V,) is the sum
-    of 1, 2 and 4 for the atlas axes along which it is held.
+    `allowed` (8, 3, 3) are projectors onto the free directions of each kind of node; kind (V,) is the sum of
+    1, 2 and 4 for the atlas axes along which a node is fixed.
     """
 
     atlas: Atlas
@@ -109,12 +108,12 @@ class Placed:
 
     @cached_property
     def incidence(self) -> tetra_cost.Incidence:
-        """The corners that meet at each node."""
+        """Tetrahedron corners at each node."""
         return tetra_cost.incidence(self.tetrahedra, len(self.reference))
 
 
 def place(atlas: Atlas, affine: npt.ArrayLike, grid: Grid) -> Placed:
-    """The atlas on a grid; `affine` (4, 4) takes the atlas world to the world of the grid."""
+    """Place the atlas on a grid; `affine` (4, 4) maps atlas world coordinates to those of the grid."""
     to_voxel = grid.inverse @ np.asarray(affine, float)
     M = to_voxel[:3, :3]
     reference = atlas.nodes @ M.T + to_voxel[:3, 3]
@@ -131,7 +130,7 @@ def place(atlas: Atlas, affine: npt.ArrayLike, grid: Grid) -> Placed:
 
 
 def project(placed: Placed, vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """(V, 3) vectors without their forbidden parts: a node on a face of the atlas box slides in that face."""
+    """Project vectors (V, 3) onto free directions: nodes on a face of the atlas box slide in that face."""
     out = vectors.copy()
     fixed = np.flatnonzero(placed.kind)
     out[fixed] = np.einsum("vij,vj->vi", placed.allowed[placed.kind[fixed]], vectors[fixed])
@@ -145,7 +144,7 @@ def pi(placed: Placed, nodes: npt.NDArray[np.float64]) -> npt.NDArray[np.float32
 
 
 def smooth(atlas: Atlas, sigma: float, steps: int = 4) -> Atlas:
-    """The atlas with node probabilities blurred by a Gaussian of this standard deviation (mm).
+    """Blur node probabilities by a Gaussian with standard deviation sigma (mm).
 
     Solves the heat equation on the mesh with linear elements, up to time sigma^2 / 2, in implicit steps.
     """
@@ -159,13 +158,13 @@ def smooth(atlas: Atlas, sigma: float, steps: int = 4) -> Atlas:
             for a in alpha.T
         ]
         alpha = np.stack(columns, 1)
-    alpha = np.maximum(alpha, 0)  # obtuse elements undershoot a little
+    alpha = np.maximum(alpha, 0)  # obtuse elements undershoot slightly
     alpha[alpha < 1e-6] = 0.0
     return replace(atlas, alpha=alpha / alpha.sum(1, keepdims=True))
 
 
 def mirror(atlas: Atlas) -> Atlas:
-    """The mirror image x -> -x: left and right labels change places."""
+    """Mirror the atlas, x -> -x, and swap left and right labels."""
     return replace(
         atlas,
         nodes=atlas.nodes * [-1, 1, 1],

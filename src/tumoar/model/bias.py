@@ -1,11 +1,11 @@
 """Bias fields C φ_i: the 4 x 4 x 4 lowest functions of the 3-D discrete cosine transform (section 3.3).
 
-φ is a product of one cosine per axis, so neither Φ (I x 64) nor any other array of that size is ever formed.
-Since cos a cos b = (cos(a+b) + cos(a−b)) / 2, seven cosines per axis carry all products of two functions: the
-7 x 7 x 7 sums Σ_i w_i cos cos cos give Φᵀ W Φ whatever the weights are later multiplied with.
+φ is a product of one cosine per axis, so Φ (I x 64) is never stored. Since cos a cos b = (cos(a+b) +
+cos(a−b)) / 2, seven cosines per axis represent all products of two functions: Φᵀ W Φ follows from the
+7 x 7 x 7 sums Σ_i w_i cos cos cos.
 
-The constant function is clamped: the likelihood depends on it only through its sum with the means, and with
-flat priors on both the posterior would be improper. 63 coefficients per contrast are free.
+The constant function is clamped: the likelihood depends only on its sum with the means, and with flat priors
+on both the posterior would be improper. 63 coefficients per contrast are free.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def field(C: Array, shape: tuple[int, ...]) -> Array:
 
 
 def phi_sums(cos: Array) -> Array:
-    """(..., 64) sums Σ_i w_i φ_i, which stand among the cosine sums (..., 7, 7, 7)."""
+    """(..., 64) sums Σ_i w_i φ_i, a subset of the cosine sums (..., 7, 7, 7)."""
     low = cos[..., :PER_AXIS, :PER_AXIS, :PER_AXIS]
     return low.reshape(*low.shape[:-3], PER_AXIS**3)
 
@@ -42,7 +42,7 @@ def gram(cos: Array) -> Array:
     """(..., 64, 64) sums Σ_i w_i φ_i φ_iᵀ from the cosine sums (..., 7, 7, 7)."""
     first = cos.ndim - 3
     products = cos
-    for _ in range(3):  # the first axis left becomes two at the end: ijk, jkad, kadbe, adbecf
+    for _ in range(3):  # the first remaining axis becomes two at the end: ijk, jkad, kadbe, adbecf
         products = np.tensordot(products, _PRODUCT, (first, 2))
     a, d, b, e, c, f = range(first, first + 6)
     ordered = products.transpose(*range(first), a, b, c, d, e, f)

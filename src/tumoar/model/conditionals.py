@@ -1,8 +1,8 @@
-"""Appendix A, one function per conditional of θ; Appendix B takes their modes, Algorithm 1 draws from them.
+"""Conditionals of θ (Appendix A): Algorithm 2 uses their modes (Appendix B), Algorithm 1 samples from them.
 
-The moments hold t: expected values in the GEM algorithm, one-hot draws in the sampler. Two slips of the print
-are put right: the mean of a voxel is μ + Cφ everywhere (Appendix B has a minus once), and the means minimize
-the quadratic form (printed as arg max).
+Moments are sums over t: expected values in the GEM algorithm, one-hot draws in the sampler. Two misprints are
+corrected: the mean of a voxel is μ + Cφ throughout (Appendix B has a minus once), and the means minimize the
+quadratic form (printed as arg max).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Pick = Callable[[Any], Array]
 
 
 def mode(conditional: Any) -> Array:
-    """The verb of the GEM algorithm."""
+    """Take the mode of a conditional (GEM algorithm)."""
     return np.asarray(conditional.mode())
 
 
 def make_sampler(rng: np.random.Generator) -> Pick:
-    """The verb of the Gibbs sampler."""
+    """Function that samples from a conditional (Gibbs sampler)."""
     return lambda conditional: np.asarray(conditional.sample(rng))
 
 
 def update_theta(theta: Theta, moments: Moments, prior: ThetaPrior, pick: Pick, tau: float = 1.0) -> Theta:
-    """One sweep over Eqs. (A.2)–(A.5); each conditional sees the values picked before it.
+    """Update γ, μ, Σ and C in turn, Eqs. (A.2)–(A.5), each given the values picked before it.
 
-    With densities to the power `tau` each voxel counts so much for μ, Σ and C, but wholly for γ.
+    With the likelihood exponent `tau`, voxels have weight `tau` for μ, Σ and C, and 1 for γ.
     """
     theta = replace(theta, gamma=pick(gamma_given(moments, prior)))
     moments = moments.scaled(tau)
@@ -53,7 +53,7 @@ def gamma_given(moments: Moments, prior: ThetaPrior) -> Dirichlet:
 
 
 def mu_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> ConstrainedNormal:
-    """p(μ|·), Eq. (A.3): normal around the means of d − Cφ, precision N_xg Σ_xg⁻¹, restricted to A μ <= b."""
+    """p(μ|·), Eq. (A.3): normal around the means of d − Cφ, precision N_xg Σ_xg⁻¹, with A μ <= b."""
     Q, N = theta.mu.shape
     inverse = np.linalg.inv(theta.Sigma)
     first, _ = moments.subtract_bias(theta.C)
@@ -65,16 +65,16 @@ def mu_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> ConstrainedNo
 
 
 def Sigma_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> InverseWishart:
-    """p(Σ|·), Eq. (A.4): scatter around the new means added to the prior's."""
+    """p(Σ|·), Eq. (A.4): scatter around the new means plus that of the prior."""
     return InverseWishart(prior.nu0 + moments.n, prior.S0 + moments.scatter(theta.mu, theta.C))
 
 
 def C_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> Normal:
     """p(C|·), Eq. (A.5), over the free coefficients: 63 of each contrast that has a bias field.
 
-    The right-hand side sums w r = w d − Σ w_xg μ directly, without the division by w of the print, which may
-    be zero off the diagonal. A clamped contrast is conditioned on: its rows and columns leave the precision,
-    while its residuals still speak for the others through Σ⁻¹.
+    The right-hand side sums w r = w d − Σ w_xg μ directly, because the paper's division by w may be by zero
+    off the diagonal. Clamped contrasts are conditioned on: their rows and columns are removed from the
+    precision, while their residuals still contribute through Σ⁻¹.
     """
     free = prior.has_bias
     Q, N = theta.mu.shape
@@ -88,7 +88,7 @@ def C_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> Normal:
 
 
 def set_free(C: Array, c: Array, prior: ThetaPrior) -> Array:
-    """C (N, 4, 4, 4) with its free coefficients set to c."""
+    """Copy of C (N, 4, 4, 4) with its free coefficients set to c."""
     full = C.reshape(len(C), -1).copy()
     full[prior.has_bias, 1:] = c.reshape(int(prior.has_bias.sum()), -1)
     return full.reshape(C.shape)

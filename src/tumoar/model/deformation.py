@@ -1,8 +1,8 @@
 """The deformation prior p(eta) and the fit of node positions to likelihoods (sections 2.1.2 and 2.3.2).
 
--log p(eta) sums K V (1 + det J) (tr J'J + tr (J'J)^-1 - 6) over tetrahedra, V in voxels of the grid, so
-that the stiffness K keeps its balance with the data term at every resolution; it is +inf for a folded mesh.
-Nodes on the faces of the atlas box slide in them.
+-log p(eta) sums K V (1 + det J) (tr J'J + tr (J'J)^-1 - 6) over tetrahedra; it is +inf for a folded mesh. V
+is in voxels of the grid, so the balance of stiffness K and data term does not depend on resolution. Nodes on
+the faces of the atlas box slide in them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Nodes = npt.NDArray[np.float64]
 
 
 def energy(placed: Placed, nodes: Nodes) -> tuple[float, Nodes]:
-    """-log p(eta) and its gradient (V, 3) along the directions open to each node."""
+    """-log p(eta) and its gradient (V, 3) along the free directions of each node."""
     value, shares = tetra_prior.elastic_energy(
         nodes, placed.reference, placed.tetrahedra, placed.atlas.stiffness
     )
@@ -31,9 +31,9 @@ def cost(
     L: npt.NDArray[np.float32],
     reference: int = -1,
 ) -> tuple[float, Nodes]:
-    """-log p(eta) - sum_i log sum_c L_i(c) pi_i(c | eta), and its gradient (V, 3) along open directions.
+    """-log p(eta) - sum_i log sum_c L_i(c) pi_i(c | eta), and its gradient (V, 3) along free directions.
 
-    `alpha` (V, C) holds the atlas' node probabilities of the classes c; L and `reference` are as in
+    `alpha` (V, C) holds node probabilities of the classes c; L and `reference` are as in
     `tetra_cost.data_cost`.
     """
     data, shares = tetra_cost.data_cost(nodes, placed.tetrahedra, alpha, L, reference)
@@ -52,9 +52,9 @@ def curvature(
     L: npt.NDArray[np.float32],
     reference: int = -1,
 ) -> Nodes:
-    """(V, 3) diagonal that stands in for the Hessian of `cost`: the prior's at rest, plus the data's Fisher.
+    """(V, 3) diagonal approximation of the Hessian of `cost`: prior at rest plus Fisher information.
 
-    Equal along the three axes for nodes on a face, so that scaling by it keeps them in their face.
+    Equal along the three axes for nodes on a face, so that scaled steps stay in the face.
     """
     shares = tetra_cost.data_fisher(nodes, placed.tetrahedra, alpha, L, reference)
     shares += tetra_prior.elastic_curvature(placed.reference, placed.tetrahedra, placed.atlas.stiffness)
@@ -75,10 +75,10 @@ def fit(
     tolerance: float = 1e-3,
     memory: lbfgs.Memory | None = None,
 ) -> lbfgs.Fit:
-    """Node positions that lower `cost` from `nodes`, with at most this many evaluations.
+    """Minimize `cost` from `nodes` with at most this many evaluations.
 
-    Stops when no coordinate moves more than `tolerance` voxels. Hand the returned memory to the next call
-    while L changes little.
+    Stops when no coordinate moves more than `tolerance` voxels. Pass the returned memory to the next call if
+    L changes little.
     """
     return lbfgs.minimize(
         lambda x: cost(placed, x, alpha, L, reference),

@@ -1,4 +1,4 @@
-"""The whole model of a patient's head: where structures lie, what shapes tumors take (section 2)."""
+"""The generative model: atlas, tumor shape priors and expected tumor volumes (section 2)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tumoar.vocabulary.config import Config, Soft
 from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable
 
 FULL = 0.65
-"""Evidence of a voxel (τ of decision 0034) up to which shape priors are as training gave them."""
+"""Likelihood exponent τ (decision 0034) at and below which shape priors are used as trained."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """An atlas, priors on the shape of tumor z and core y, and what to expect of a tumor's volume.
+    """An atlas, shape priors of tumor z and core y, and expected tumor volumes.
 
-    `tumor_mm3` are mean volumes of "core" and "edema" (method: they set the strength of the priors on
-    intensities); `sha256` names the files it was read from.
+    `tumor_mm3` are mean volumes of "core" and "edema"; they set the strength of the priors on intensities.
+    `sha256` identifies the files the model was read from.
     """
 
     atlas: Atlas
@@ -41,7 +41,7 @@ class Model:
 
 
 def select_prior(model: Model, config: Config) -> Model:
-    """The model with the shape prior that the settings ask for."""
+    """Set the shape priors according to the settings."""
     if config.prior == "crbm":
         y = model.shape_y
         return replace(model, shape_y=replace(y, a=y.a + config.level_y)) if isinstance(y, CRBM) else model
@@ -49,13 +49,13 @@ def select_prior(model: Model, config: Config) -> Model:
 
 
 def temper_priors(
-    shapes: tuple[ShapePrior, ShapePrior], config: Config, evidence: float
+    shapes: tuple[ShapePrior, ShapePrior], config: Config, tau: float
 ) -> tuple[ShapePrior, ShapePrior]:
-    """The shape priors of z and y as they are used on images whose voxels tell so much (decision 0010).
+    """Soften the shape priors of z and y for the estimated likelihood exponent `tau` (decision 0010).
 
-    Softest where noise is independent, `evidence` 1; noise in blobs asks for all that training gave.
+    Softest if noise is independent (`tau` 1); unchanged at `FULL` and below.
     """
-    share = max(0.0, (evidence - FULL) / (1 - FULL))
+    share = max(0.0, (tau - FULL) / (1 - FULL))
     z, y = (_temper(v, soft, share) for v, soft in zip(shapes, (config.soft_z, config.soft_y)))
     return z, y
 

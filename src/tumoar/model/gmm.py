@@ -1,8 +1,7 @@
-"""The likelihood parameters θ, and the sums over voxels that are all they ever need of the data.
+"""The likelihood parameters θ and their sufficient statistics.
 
-Components of all mixtures stand in one row of length Q, in the order of the label table. Every conditional of
-θ in Appendix A is algebra on `Moments`: one pass over the voxels gathers them, whatever C and Σ become
-afterwards.
+Components of all mixtures are concatenated to length Q, in the order of the label table. Every conditional of
+θ in Appendix A is a function of `Moments`, which one pass over the voxels computes for any C and Σ.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Array = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Theta:
-    """θ = {γ, μ, Σ, C}: gamma (Q,), mu (Q, N), Sigma (Q, N, N), C (N, 4, 4, 4), its constant clamped."""
+    """θ = {γ, μ, Σ, C}: gamma (Q,), mu (Q, N), Sigma (Q, N, N), C (N, 4, 4, 4) with constants clamped."""
 
     gamma: Array
     mu: Array
@@ -32,7 +31,7 @@ class Theta:
         shapes = {"gamma": (Q,), "mu": (Q, N), "Sigma": (Q, N, N), "C": (N, PER_AXIS, PER_AXIS, PER_AXIS)}
         _freeze(self, shapes)
         if np.any(self.C[:, 0, 0, 0] != 0):
-            raise ValueError("C must have its constant function clamped to 0")
+            raise ValueError("constant coefficients of C must be 0")
 
     @property
     def N(self) -> int:
@@ -49,8 +48,8 @@ class Theta:
 class Moments:
     """Sums over voxels weighted by t_i^q: sufficient statistics of θ.
 
-    n (Q,) counts N_xg; d (Q, N) and dd (Q, N, N) of the data; cos (Q, 7, 7, 7) of products of cosines;
-    dcos (Q, N, 4, 4, 4) of data times basis functions.
+    n (Q,) are the counts N_xg; d (Q, N) and dd (Q, N, N) sums of data and their products; cos (Q, 7, 7, 7) of
+    products of cosines; dcos (Q, N, 4, 4, 4) of data times basis functions.
     """
 
     n: Array
@@ -74,12 +73,12 @@ class Moments:
         return Moments(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def scaled(self, by: float) -> Moments:
-        """As if every voxel had counted so much."""
+        """Moments with all voxel weights multiplied by `by`."""
         return self if by == 1 else Moments(*(by * getattr(self, f.name) for f in fields(self)))
 
     @cached_property
     def gram(self) -> Array:
-        """(Q, 64, 64) Σ t φφᵀ, which three of the conditionals need."""
+        """(Q, 64, 64) Σ t φφᵀ."""
         return gram(self.cos)
 
     def subtract_bias(self, C: Array) -> tuple[Array, Array]:
@@ -100,10 +99,10 @@ class Moments:
 
 
 def _freeze(value: Theta | Moments, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Own float64 arrays of the promised shapes, finite and read-only."""
+    """Copy to read-only float64 arrays; check that they are finite and have these shapes."""
     for name, shape in shapes.items():
         array = np.array(getattr(value, name), np.float64)
         if array.shape != shape or not np.isfinite(array).all():
-            raise ValueError(f"{name} must be finite of shape {shape}, got shape {array.shape}")
+            raise ValueError(f"{name} must be finite with shape {shape}, got shape {array.shape}")
         array.flags.writeable = False
         object.__setattr__(value, name, array)

@@ -1,8 +1,7 @@
-"""p_i(l, z, y, t | d, fields, θ, η) of all voxels: expected, drawn, or at its maximum, in one pass each.
+"""p_i(l, z, y, t | d, fields, θ, η) of all voxels: its expectation, a draw, or its maximum.
 
-The doors between the model's vocabulary and the voxel kernels. The prior π comes as an array (X, Y, Z,
-columns) with one column per structure, or one per class of structures that no intensity can tell apart
-(`assign_columns`).
+Interface between the label table and the voxel kernels. The prior π is an array (X, Y, Z, columns) with one
+column per structure, or per class of structures with the same intensity model (`assign_columns`).
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ Mask = npt.NDArray[np.uint8]
 class Flat:
     """The simplified tumor prior of section 2.3.2: a fraction w of the brain is tumor, u of it core.
 
-    In the linear form: core w u π_B, edema w (1 − u) π_B, brain (1 − w) π_l. It sums to one for every η,
-    while the literal energy a_z = log((w − w u)/(1 − w)), a_y = log(u/(1 − u)) has a normalizer that depends
-    on η.
+    In its linear form: core w u π_B, edema w (1 − u) π_B, brain (1 − w) π_l. It sums to one for every η; the
+    normalizer of the energy in the paper, a_z = log((w − w u)/(1 − w)), a_y = log(u/(1 − u)), depends on η.
     """
 
     w: float = 0.1
@@ -53,18 +51,18 @@ class Labels:
 
 
 def build_volume(D: Array, use: Mask) -> Volume:
-    """Transformed intensities D (N, X, Y, Z) float32, and how each voxel takes part (`voxels.WITH_DATA`)."""
+    """Data for the kernels: intensities D (N, X, Y, Z) float32 and the use of each voxel (`WITH_DATA`, …)."""
     a, b, c = (cosines(n) for n in use.shape)
     return voxels.volume(D, use, (a, b, c))
 
 
 def pack_prior(v: Volume, pi: npt.NDArray) -> Prior:
-    """π (X, Y, Z, columns) as `draw` reads it."""
+    """Pack π (X, Y, Z, columns) for `draw`."""
     return voxels.pack(v, pi)
 
 
 def assign_columns(labels: LabelTable) -> npt.NDArray[np.int64]:
-    """(K,) column of each structure when those of one mixture and in or out of B share a column."""
+    """(K,) column of each structure; structures with the same mixture and membership in B share one."""
     keys = [(int(x), bool(b)) for x, b in zip(labels.x_of_l, labels.in_brain)]
     distinct = sorted(set(keys), key=keys.index)
     return np.array([distinct.index(key) for key in keys])
@@ -73,9 +71,9 @@ def assign_columns(labels: LabelTable) -> npt.NDArray[np.int64]:
 def compile_groups(
     labels: LabelTable, columns: npt.NDArray[np.int64] | None = None, flat: Flat | None = None
 ) -> Groups:
-    """Table 2 and Eq. (3) as index arrays: which columns feed which mixture, and a flat prior's weights.
+    """Table 2 and Eq. (3) as index arrays: columns of each mixture, and their weights in a flat prior.
 
-    Without `flat` all weights are 1 and tumor is left to the fields of `draw`.
+    Without `flat` all weights are 1, and the fields of `draw` determine the prior of tumor.
     """
     columns = np.arange(labels.K) if columns is None else columns
     level = np.zeros(labels.X, np.int64)
@@ -121,12 +119,11 @@ def draw(
 ) -> tuple[Labels, Moments]:
     """(l, z, y) ~ Eq. (7) jointly with t ~ Eq. (A.1), and the moments of that t.
 
-    `fields` are the log-odds that the shape priors give z and y, (X, Y, Z) float32; either infinity decides.
-    Tumor is considered where `active` (X, Y, Z) is 1 or 2, core where it is 2; without it, everywhere. `key`
-    is a seed and a number of the pass. Voxels that take no part, or are not of `color`, or not in one of
-    `rows` (X, Y), keep their labels from `before`, and the moments are without them. `likely` (X, Y, Z)
-    uint8, if given, is set to 1 where tumor was not out of the question, to 2 where core was not. Densities
-    count with a power `tau`.
+    `fields` are the log-odds of z and y from the shape priors, (X, Y, Z) float32; ±∞ fixes the value. Tumor
+    is drawn where `active` (X, Y, Z) is 1 or 2, core where it is 2; without `active`, everywhere. `key` is a
+    seed and the number of the pass. Voxels that are unused, not of `color` or not in `rows` (X, Y) keep their
+    labels from `before` and do not enter the moments. `likely` (X, Y, Z) uint8, if given, is set to 1 where
+    the probability of tumor is at least 1e-5, to 2 where that of core is. `tau` is the likelihood exponent.
     """
     active = np.full(v.use.shape, 2, np.uint8) if active is None else active
     out = (before.l.copy(), before.z.copy(), before.y.copy())
@@ -136,17 +133,16 @@ def draw(
 
 
 def find_most_probable(v: Volume, pi: Array, groups: Groups, theta: Theta) -> Labels:
-    """Maximum of p(l, z, y | d, θ, η) voxel by voxel (section 2.3.2); ties go to the first state."""
+    """Maximize p(l, z, y | d, θ, η) in each voxel (section 2.3.2); ties go to the first state."""
     out = tuple(np.zeros(v.use.shape, np.uint8) for _ in range(3))
     voxels_draw.most_probable(v, pi, groups, _gaussians(v, theta), (out[0], out[1], out[2]))
     return Labels(*out)
 
 
 def class_likelihoods(v: Volume, groups: Groups, theta: Theta, out: Array, reference: int = 0) -> float:
-    """L_ik = p(d_i | column k) / p(d_i | reference) into out (X, Y, Z, columns), for the mesh.
+    """Write L_ik = p(d_i | column k) / p(d_i | reference) to out (X, Y, Z, columns), for the mesh.
 
-    Returns Σ_i log p(d_i | reference): with Σ_i log Σ_k π_i(k) L_ik it makes up the log likelihood of
-    `expect`, as a function of π.
+    Returns Σ_i log p(d_i | reference); plus Σ_i log Σ_k π_i(k) L_ik it equals the log likelihood of `expect`.
     """
     return voxels_em.class_densities(v, groups, _gaussians(v, theta), out, reference)
 

@@ -1,7 +1,7 @@
-"""The prior p(θ) of Eq. (6) in numbers: Dirichlet, inverse Wishart, and the linear constraints on the means.
+"""The prior p(θ) of Eq. (6): Dirichlet, inverse Wishart, and linear constraints on the means.
 
-Two deviations from the paper keep the posterior proper: instead of flat, the priors on the means and on the
-bias coefficients are Gaussians ten times wider than the data, which changes nothing wherever there is data.
+To keep the posterior proper, means and bias coefficients have Gaussian priors ten times as wide as the data,
+not flat ones as in the paper. The effect is negligible where there are data.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tumoar.vocabulary.labels import LabelTable
 Array = npt.NDArray[np.floating]
 
 WIDTH = 10.0
-"""Standard deviation of the weak priors on μ and C, in standard deviations of the data."""
+"""Standard deviation of the weak priors of μ and C, in standard deviations of the data."""
 
 
 @dataclass(frozen=True)
 class ThetaPrior:
     """p(θ) for Q components and N contrasts.
 
-    alpha0 of every Dirichlet; nu0 (Q,) and S0 (Q, N, N) of the inverse Wisharts; A (R, Q N), b (R,) with A μ
-    <= b; mu0 (N,) and the precision (N,) of the weak priors on μ, and, around zero, on C; group (Q,) the
-    mixture of each component; has_bias (N,) False where the bias field is clamped to zero.
+    alpha0 of every Dirichlet; nu0 (Q,) and S0 (Q, N, N) of the inverse Wisharts; A (R, Q N) and b (R,) of the
+    constraints A μ <= b; mean mu0 (N,) and precision (N,) of the weak priors of μ (of C: zero mean, the same
+    precision); group (Q,) mixture of each component; has_bias (N,) False where the bias field is clamped.
     """
 
     alpha0: float
@@ -44,7 +44,7 @@ class ThetaPrior:
     has_bias: npt.NDArray[np.bool_]
 
     def log_prob(self, theta: Theta) -> float:
-        """log p(θ) up to a constant; −inf where a constraint is broken."""
+        """log p(θ) up to a constant; −inf if a constraint is violated."""
         if (self.A @ theta.mu.ravel() > self.b + FEASIBILITY).any():
             return -np.inf
         weak = self.precision * ((theta.mu - self.mu0) ** 2).sum(0)
@@ -64,7 +64,7 @@ def build_theta_prior(
     voxels: float,
     expected: Array,
 ) -> ThetaPrior:
-    """Section 3.3, with d̄ and its variance (N,) over the modeled voxels, I of them, I_x = `expected` (X,)."""
+    """p(θ) of section 3.3: mean d̄ and variance (N,) of the data, I = `voxels`, I_x = `expected` (X,)."""
     N, x = len(contrasts), labels.x_of_component
     nu0 = N + 0.1 * (np.asarray(expected, float) / labels.G)[x]
     X = np.array([g.scatter or labels.X for g in labels.gmms], float)[x]
@@ -85,7 +85,7 @@ def build_theta_prior(
 def expect_voxels(
     labels: LabelTable, atlas_sums: Array, tumor_mm3: Mapping[str, float], voxel_mm3: float
 ) -> Array:
-    """(X,) I_x: Σ_i π_i over the structures of a normal mixture (`atlas_sums`), trained volumes for tumor."""
+    """(X,) I_x: Σ_i π_i over the structures of normal mixtures (`atlas_sums`), mean volumes for tumor."""
     I = np.array(atlas_sums, float)
     for x, gmm in enumerate(labels.gmms):
         if gmm.role != "normal":
@@ -94,7 +94,7 @@ def expect_voxels(
 
 
 def build_mean_constraints(labels: LabelTable, contrasts: Sequence[Contrast]) -> tuple[Array, Array]:
-    """A (R, Q N) and b (R,) of A μ <= b (Table 3): "at least the larger of two" is at least each."""
+    """A (R, Q N) and b (R,) of A μ <= b (Table 3); a bound on a maximum becomes one row per term."""
     N = len(contrasts)
     rows, bounds = [], []
 

@@ -191,7 +191,10 @@ def train(
 
 def free_energy_gap(model: CRBM, seen: Sequence[Shape], unseen: Sequence[Shape]) -> float:
     """Free energy per voxel of unseen shapes above that of training shapes; overfitting makes it grow."""
-    return float(np.mean([model.free_energy_rise(s.v) for s in unseen]) - np.mean([model.free_energy_rise(s.v) for s in seen]))
+    return float(
+        np.mean([model.free_energy_rise(s.v) for s in unseen])
+        - np.mean([model.free_energy_rise(s.v) for s in seen])
+    )
 
 
 def _require_bounded(rise: float) -> None:

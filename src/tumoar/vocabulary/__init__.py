@@ -1,1 +1,1 @@
-"""The words of the field as data: labels, contrasts, settings, and what a refusal says."""
+"""Labels, contrasts, settings, structure names and errors."""

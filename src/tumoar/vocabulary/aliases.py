@@ -1,7 +1,7 @@
-"""Names of structures as clinics write them, and the TG-263 names that they stand for.
+"""Map structure names used in clinics to TG-263 names.
 
-A spelling is recognized only if it can mean nothing else (`data/aliases.toml`); what is recognized by a table
-can be overruled by the user, and two structures never come to stand for one.
+Only unambiguous spellings are recognized (`data/aliases.toml`). The user can override the table. Two
+structures are never mapped to the same name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from tumoar.vocabulary.errors import UsageError, printable
 
 SIDES = MappingProxyType({"left": "L", "right": "R"})
-MOST_LETTERS = 64  # of a name: what DICOM allows
+MOST_LETTERS = 64  # of a name; the limit of DICOM
 MOST_SHOWN = 8  # names in a message
 
 _LETTERS = str.maketrans({"œ": "oe", "æ": "ae", "ß": "ss"})
@@ -26,9 +26,9 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def canonical_name(name: str) -> str | None:
-    """The name of ours that a structure's name stands for; None if there is none, or more than one.
+    """The TG-263 name of a structure; None if it is unknown or ambiguous.
 
-    A leading or trailing mark, as in "_Brain" or "Brain-", is no separator: by TG-263 it has a meaning.
+    A leading or trailing mark, as in "_Brain" or "Brain-", is not a separator: it has a meaning in TG-263.
     """
     text = name.strip()
     if not text or len(text) > MOST_LETTERS or text[0] in "_-." or text[-1] in "_-":
@@ -46,17 +46,17 @@ def canonical_name(name: str) -> str | None:
 
 
 def parse_map(given: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]:
-    """`--map BRSTEM=Brainstem`, repeated: a name in the file to a name of ours, or one of `known`."""
+    """Parse repeated `--map BRSTEM=Brainstem`: name in the file to TG-263 name, or to one of `known`."""
     ours = _known_names(known)
     out: dict[str, str] = {}
     for text in given:
         theirs, equals, name = (part.strip() for part in text.rpartition("="))
         if not equals or not theirs or not name:
             raise UsageError(
-                "map", f"no pair of names in '{printable(text)}'", do="write --map BRSTEM=Brainstem"
+                "map", f"'{printable(text)}' is not a pair of names", do="write --map BRSTEM=Brainstem"
             )
         if name not in ours:
-            raise UsageError("map", f"no structure '{printable(name)}'", do=f"use {', '.join(ours)}")
+            raise UsageError("map", f"unknown structure '{printable(name)}'", do=f"use {', '.join(ours)}")
         if theirs in out:
             raise UsageError("map", f"'{printable(theirs)}' is mapped twice", do="give one --map for it")
         if name in out.values():
@@ -68,10 +68,10 @@ def parse_map(given: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]
 def rename(
     names: Sequence[str], given: Mapping[str, str], known: Sequence[str] = ()
 ) -> dict[str, str | None]:
-    """What each of a file's names stands for: as `given`, else by itself or as an alias; None if nothing.
+    """Map each name of a file as `given`, else to itself or by its alias; None if unknown.
 
-    `known` are names beside our own that stand for themselves. Where the user has said which structure stands
-    for a name, an alias of that name stands for nothing.
+    Names in `known` are accepted in addition to TG-263 names. If `given` maps a structure to a name, aliases
+    of that name are ignored.
     """
     absent = sorted(set(given) - set(names))
     if absent:
@@ -79,7 +79,7 @@ def rename(
             "map",
             f"no structure '{printable(absent[0])}' in the file",
             found=_join_names(sorted(set(names))),
-            do="check the name, which is compared letter by letter",
+            do="check the spelling; the name must match exactly",
         )
     own = {name.casefold(): name for name in _known_names(known)}
     out: dict[str, str | None] = {}
@@ -110,14 +110,14 @@ def _ambiguous(target: str, found: Sequence[str]) -> UsageError:
     best = target if target in found else found[0]
     return UsageError(
         "map",
-        f"{len(found)} structures stand for {printable(target)}",
+        f"{len(found)} structures match {printable(target)}",
         found=_join_names(found),
-        do=f"say which one with --map '{printable(best)}={printable(target)}', or rename the others",
+        do=f"choose one with --map '{printable(best)}={printable(target)}', or rename the others",
     )
 
 
 def _split_words(name: str) -> list[str]:
-    """Lowercase words without accents; humps ("OpticNerveLeft") are borders of words."""
+    """Lowercase words without accents; camel case ("OpticNerveLeft") is split."""
     plain = unicodedata.normalize("NFKD", name.translate(_LETTERS))
     plain = "".join(c for c in plain if not unicodedata.combining(c))
     return [w for w in _SEPARATORS.split(_HUMP.sub(" ", plain).casefold().translate(_LETTERS)) if w]
@@ -125,7 +125,7 @@ def _split_words(name: str) -> list[str]:
 
 @cache
 def _table() -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Joined words of a spelling (and " L" or " R" of a sided one) to our name; word to L or R."""
+    """Two maps: joined words of a spelling (plus " L" or " R" if sided) to TG-263 name; word to L or R."""
     text = files("tumoar").joinpath("data/aliases.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     sides = {word: SIDES[side] for side, words in table["sides"].items() for word in words}

@@ -1,4 +1,4 @@
-"""Settings of the algorithms, the paper's values by default; a setting that does not exist is an error."""
+"""Settings of the algorithms; unknown settings are rejected."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
-# A text or a truth value is no number.
+# Strict: strings and booleans are not numbers.
 Number: TypeAlias = StrictFloat
 Count: TypeAlias = StrictInt
 MOST = 10_000
-"""Iterations, steps or sweeps beyond which nobody would wait."""
+"""Upper bound on iterations, steps and sweeps."""
 
 
 class Settings(BaseModel):
-    """Frozen, closed to unknown names, and every number finite and within bounds that make sense."""
+    """Base class: immutable, rejects unknown names and numbers that are not finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Level(Settings):
-    """One resolution of the initial algorithm."""
+    """One resolution level of Algorithm 2."""
 
-    spacing: Number = Field(ge=1, le=5)  # mm; the images are brought to 1 mm
+    spacing: Number = Field(ge=1, le=5)  # mm; images are resampled to 1 mm
     smoothing: Number = Field(ge=0, le=10)  # mm, standard deviation of the Gaussian that blurs the atlas
 
 
 class GemConfig(Settings):
-    """Algorithm 2; what the paper does not print is from the code of Puonti et al. 2016, which it follows."""
+    """Algorithm 2; values missing in the paper follow the code of Puonti et al. 2016."""
 
     w: Number = Field(0.1, ge=1e-6, le=1 - 1e-6)  # fraction of the brain expected to be tumor, section 2.3.2
     u: Number = Field(0.5, ge=1e-6, le=1 - 1e-6)  # fraction of tumor expected to be core, section 2.3.2
@@ -47,22 +47,22 @@ class GibbsConfig(Settings):
 
     burn_in: Count = Field(200, ge=0, le=MOST)  # section 3.3
     samples: Count = Field(50, ge=1, le=255)  # section 3.3; votes are counted in bytes
-    # In the paper every sweep considers tumor in the whole brain. With n > 1 only every n-th does; the others
-    # leave alone what is 5 mm from any voxel that had a probability of tumor above 1e-5 in the last full one.
+    # In the paper every sweep draws tumor in the whole brain. With n > 1 only every n-th does; the others
+    # draw it within 5 mm of voxels whose probability of tumor exceeded 1e-5 in the last full sweep.
     full_every: Count = Field(10, ge=1, le=MOST)
-    # Between those sweeps, voxels in rows without any considered tumor are drawn in every n-th sweep of the
-    # burn-in, and held at their l and t in the others (decision 0031). 1: in each of them.
+    # During the burn-in, rows outside that region are drawn in every n-th sweep between full ones, and keep
+    # their l and t in the others (decision 0031). 1: drawn in every sweep.
     rest_every: Count = Field(10, ge=1, le=MOST)
-    # Power on the likelihood: neighbors whose noise is alike tell the same thing twice. "images": the power
-    # that they ask for (decision 0034), 1 where noise is independent; 1.0: as in the paper.
+    # Likelihood exponent. "images": estimated from noise correlation (decision 0034), 1 if noise is
+    # independent; 1.0: as in the paper.
     tau: Annotated[Number, Field(ge=1e-3, le=1)] | Literal["images"] = "images"
 
 
 class Soft(Settings):
-    """A cRBM with all its numbers times `strength`, and nats added to two kinds of biases.
+    """Softening of a cRBM: all parameters times `strength`, and nats added to two kinds of biases.
 
-    `level` is added to the visible one, `surface` to those of hidden units that answer to a surface: the
-    lower, the more tension.
+    `level` is added to the visible bias, `surface` to the biases of hidden units that respond to surfaces:
+    lower values give more surface tension.
     """
 
     strength: Number = Field(ge=1e-3, le=1)
@@ -71,25 +71,25 @@ class Soft(Settings):
 
 
 class Config(Settings):
-    """Everything a segmentation can be told; the resolved values are stored with its result."""
+    """All settings of a segmentation; the resolved values are stored with the result."""
 
     gem: GemConfig = GemConfig()
     gibbs: GibbsConfig = GibbsConfig()
     chains: Count = Field(1, ge=1, le=16)
-    tumor: StrictBool = True  # False: organs alone
-    least_tumor: Number = Field(0.1, ge=0, le=2000)  # cm³: voted tumor in smaller parts is left out
-    # Voted tumor in parts without that much core is left out as well if smaller than this share of the
-    # largest part: such parts hold 0.4 % of what 191 tumors have (decision 0033).
+    tumor: StrictBool = True  # False: organs only
+    least_tumor: Number = Field(0.1, ge=0, le=2000)  # cm³: smaller components of voted tumor are excluded
+    # Components with less core than that are also excluded if smaller than this fraction of the largest
+    # component: they contain 0.4 % of the volume of 191 tumors (decision 0033).
     least_share: Number = Field(0.2, ge=0, le=1)
     prior: Literal["crbm", "mrf"] = "crbm"
-    # Nats added to the visible bias of core's cRBM: three Gaussians take too much of what is partly edema,
-    # which has one (decision 0010).
+    # Nats added to the visible bias of the core cRBM: core, with three Gaussians, otherwise claims too much
+    # tissue that is partly edema, which has one (decision 0010).
     level_y: Number = Field(-0.5, ge=-100, le=100)
-    # The cRBMs where noise is independent from voxel to voxel; the more neighbors repeat each other, the more
-    # they are as training gave them (decision 0010).
+    # Softening of the cRBMs if noise is independent between voxels; it fades as noise correlation increases
+    # (decision 0010).
     soft_z: Soft = Soft(strength=0.75, level=0.0, surface=-0.2)
     soft_y: Soft = Soft(strength=0.8, level=0.15, surface=-0.25)
-    beta_z: Number = Field(0.6, ge=0, le=10)  # of the first-order Markov random field, if that is the prior
+    beta_z: Number = Field(0.6, ge=0, le=10)  # of the first-order MRF, if that is the prior
     beta_y: Number = Field(0.6, ge=0, le=10)
 
     @model_validator(mode="after")
@@ -100,4 +100,4 @@ class Config(Settings):
 
 
 FAST = Config(gibbs=GibbsConfig(burn_in=40, samples=30, full_every=10))
-"""For a first look: fewer sweeps, most of them near the tumor alone."""
+"""Settings for a quick preview: fewer sweeps, most of them only near the tumor."""

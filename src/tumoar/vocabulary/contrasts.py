@@ -1,8 +1,8 @@
-"""What is known of each contrast before a patient is seen: a row of `data/contrasts.toml`, or a clinic's own.
+"""Prior knowledge of each contrast: rows of `data/contrasts.toml`, or of a user's table.
 
-A row says how the image is transformed, whether it has a bias field, where tumor starts, which bounds hold on
-means (Tables 3 and 4), which tissues are darker than others, what the image is called in BIDS, and when it is
-preferred as reference or in pictures.
+A row defines the intensity transform, whether there is a bias field, initial tumor means and constraints on
+means (Tables 3 and 4), the order of tissue intensities, BIDS suffixes, and the rank as reference and in
+pictures.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable
 
 Transform = Literal["log", "hounsfield"]
 Tissue = Literal["GWM", "GGM", "CSF"]
-"""Mixtures whose order of brightness can be looked at."""
+"""Mixtures whose order of intensities can be checked."""
 
 
 @dataclass(frozen=True)
 class MeanConstraint:
-    """mu_gmm >= max(refs) + log_offset, or mu_gmm <= min(refs) + log_offset; `component` None means all."""
+    """mu_gmm >= max(refs) + log_offset, or mu_gmm <= min(refs) + log_offset; `component` None: all."""
 
     gmm: str
     op: Literal[">=", "<="]
@@ -37,7 +37,7 @@ class MeanConstraint:
 
 @dataclass(frozen=True)
 class Darker:
-    """A tissue that is darker than another; `weak` where disease can turn the two around."""
+    """A tissue that is darker than another; `weak` if disease can reverse the order."""
 
     tissue: Tissue
     than: Tissue
@@ -46,7 +46,7 @@ class Darker:
 
 @dataclass(frozen=True)
 class RatioBelow:
-    """The ratio of one tissue's intensity to another's is lower than in the `contrasts` named."""
+    """The intensity ratio of `tissue` to `to` is lower than in the other `contrasts`."""
 
     tissue: Tissue
     to: Tissue
@@ -57,8 +57,8 @@ class RatioBelow:
 class Contrast:
     """One row of the contrast table.
 
-    `tumor_start` None means started as the normal structures are. `bids` are suffixes in BIDS datasets, of
-    images with a contrast agent (`ce-`) if `agent`. Ranks begin at 1; a contrast without one comes last.
+    If `tumor_start` is None, tumor means are initialized like those of normal structures. `bids` are suffixes
+    in BIDS datasets, with the entity `ce-` if `agent`. Ranks start at 1; a contrast without rank comes last.
     """
 
     name: str
@@ -86,28 +86,28 @@ class Contrast:
 
 
 def parse_contrasts(table: Mapping[str, Any], labels: LabelTable | None = None) -> dict[str, Contrast]:
-    """Contrasts from parsed TOML, checked against a label table if there is one; unknown keys are errors."""
+    """Contrasts from parsed TOML, checked against a label table if given; unknown keys are rejected."""
     contrasts = {name: _contrast(name, table) for name in table}
     if len({name.casefold() for name in contrasts}) < len(contrasts):
         twice = next(n for n in contrasts for m in contrasts if n != m and n.casefold() == m.casefold())
-        raise _unusable(twice, "another row has this name in other letters")
+        raise _unusable(twice, "another row has this name, in different case")
     suffixes: dict[tuple[str, bool], str] = {}
     for contrast in contrasts.values():
         for suffix in contrast.bids:
             other = suffixes.setdefault((suffix, contrast.agent), contrast.name)
             if other != contrast.name:
-                raise _unusable(contrast.name, f"{other} has the BIDS suffix '{suffix}' already")
+                raise _unusable(contrast.name, f"{other} already has the BIDS suffix '{suffix}'")
         for ratio in contrast.ratio_below:
             unknown = sorted(set(ratio.contrasts) - set(contrasts))
             if unknown:
-                raise _unusable(contrast.name, f"ratio_below names the unknown contrast '{unknown[0]}'")
+                raise _unusable(contrast.name, f"ratio_below has the unknown contrast '{unknown[0]}'")
         if labels is not None:
             _require_mixtures(contrast, labels)
     return contrasts
 
 
 def extend_contrasts(table: Mapping[str, Any], labels: LabelTable) -> dict[str, Contrast]:
-    """The contrasts in the package with the rows of another table, which replace those of the same name."""
+    """Add the rows of a table to the default contrasts; rows of the same name are replaced."""
     return parse_contrasts({**_shipped(), **table}, labels)
 
 
@@ -118,7 +118,7 @@ def default_contrasts() -> dict[str, Contrast]:
 
 
 def find_contrast(name: str, contrasts: Mapping[str, Contrast] | None = None) -> Contrast:
-    """A contrast by name, whatever its case; never guessed from a file name."""
+    """Find a contrast by name, ignoring case."""
     contrasts = default_contrasts() if contrasts is None else contrasts
     for known, contrast in contrasts.items():
         if known.lower() == name.lower():
@@ -127,7 +127,7 @@ def find_contrast(name: str, contrasts: Mapping[str, Contrast] | None = None) ->
 
 
 def select_constraints(contrast: Contrast, labels: LabelTable) -> tuple[MeanConstraint, ...]:
-    """The constraints of a contrast on the mixtures that a model has; the others are left out."""
+    """Select the constraints of a contrast that apply to the mixtures of a model."""
     gmms = {g.name: g.components for g in labels.gmms}
     found = []
     for c in contrast.constraints:
@@ -138,18 +138,18 @@ def select_constraints(contrast: Contrast, labels: LabelTable) -> tuple[MeanCons
 
 
 def tumor_is_constrained(contrasts: Iterable[Contrast]) -> bool:
-    """Whether any contrast (FLAIR-like or T1c) says how bright tumor is; without one, no tumor mode."""
+    """Whether any contrast (FLAIR-like or T1c) constrains tumor means; required to segment tumor."""
     return any(c.gmm in TUMOR_STATES for contrast in contrasts for c in contrast.constraints)
 
 
 def core_is_identifiable(contrasts: Iterable[Contrast]) -> bool:
-    """Whether core and edema start apart in any contrast (T1c); else only the whole tumor means anything."""
+    """Whether core and edema have different initial means in any contrast (T1c)."""
     starts = [c.tumor_start for c in contrasts if c.tumor_start is not None]
     return any(start["core"] != start["edema"] for start in starts)
 
 
 def rank(value: int | None) -> float:
-    """A rank to sort by: those without one come last."""
+    """Sort key of a rank; contrasts without rank come last."""
     return math.inf if value is None else value
 
 
@@ -158,10 +158,10 @@ def _shipped() -> dict[str, Any]:
 
 
 NAME = re.compile("(?!(?i:subject|session)$)[A-Za-z][A-Za-z0-9]{0,31}")
-"""Part of names of files, also of BIDS, where _ and - have a meaning; columns of lists are no contrasts."""
+"""Used in file names and BIDS entities, where _ and - are separators; not a column name of cohort lists."""
 SUFFIX = re.compile("[A-Za-z0-9]{1,32}")
 NOT_COPIED = ("bids", "reference_rank", "picture_rank")
-"""Keys of a row that `like` leaves behind: they belong to one contrast alone."""
+"""Keys of a row that `like` does not copy, as they are specific to one contrast."""
 KEYS: dict[str, tuple[type, ...]] = {
     "transform": (str,),
     "bias_field": (bool,),
@@ -185,21 +185,21 @@ def _contrast(name: str, table: Mapping[str, Any]) -> Contrast:
             raise _unusable(name, f"'like' must name another contrast, not {_show(target)}")
         base = _row(target, table)
         if "like" in base:
-            raise _unusable(name, f"'like' must name a contrast of its own, and {target} is like another")
+            raise _unusable(name, f"'like' must name a contrast without 'like'; {target} has one")
         row = {key: value for key, value in base.items() if key not in NOT_COPIED} | row
     if NAME.fullmatch(name) is None:
         raise _unusable(
-            name, "a name has letters and digits, begins with a letter, and is not subject or session"
+            name, "a name must be letters and digits, start with a letter, and not be subject or session"
         )
     _require_keys(name, row, KEYS, NEEDED)
     if row["transform"] not in ("log", "hounsfield"):
         raise _unusable(name, f"transform {_show(row['transform'])} is neither 'log' nor 'hounsfield'")
     bids = tuple(row.pop("bids", ()))
     if not all(isinstance(suffix, str) and SUFFIX.fullmatch(suffix) for suffix in bids):
-        raise _unusable(name, "a BIDS suffix has letters and digits")
+        raise _unusable(name, "a BIDS suffix must be letters and digits")
     for key in ("reference_rank", "picture_rank"):
         if not 1 <= row.get(key, 1) <= 1000:
-            raise _unusable(name, f"{key} {_show(row[key])} is not 1 to 1000")
+            raise _unusable(name, f"{key} {_show(row[key])} is not between 1 and 1000")
     return Contrast(
         name=name,
         tumor_start=_start(name, row.pop("tumor_start", "like-normal")),
@@ -213,17 +213,17 @@ def _contrast(name: str, table: Mapping[str, Any]) -> Contrast:
 
 def _row(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(table[name], Mapping):
-        raise _unusable(name, f"a contrast is a table, not {_show(table[name])}")
+        raise _unusable(name, f"a contrast must be a table, not {_show(table[name])}")
     return dict(table[name])
 
 
 def _require_keys(
     name: str, row: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]], needed: Iterable[str]
 ) -> None:
-    """Refuse keys that are unknown, missing, or of another kind; True and False are no numbers."""
+    """Reject keys that are unknown, missing or of the wrong type; booleans are not numbers."""
     for key, value in row.items():
         if key not in kinds:
-            raise _unusable(name, f"unknown key {_show(key)}; keys are {', '.join(kinds)}")
+            raise _unusable(name, f"unknown key {_show(key)}; known keys: {', '.join(kinds)}")
         is_bool = isinstance(value, bool)
         if not isinstance(value, kinds[key]) or (is_bool and bool not in kinds[key]):
             raise _unusable(name, f"{key} cannot be {_show(value)}")
@@ -238,7 +238,7 @@ def _start(name: str, given: Any) -> dict[str, float] | None:
     if given == "like-normal":
         return None
     if not isinstance(given, Mapping):
-        raise _unusable(name, "tumor_start is 'like-normal', or numbers for core and edema")
+        raise _unusable(name, "tumor_start must be 'like-normal', or numbers for core and edema")
     _require_keys(name, given, dict.fromkeys(TUMOR_STATES, (int, float)), TUMOR_STATES)
     return {part: float(value) for part, value in given.items()}
 
@@ -252,12 +252,12 @@ def _constraint(name: str, row: Any) -> MeanConstraint:
     if row["op"] not in (">=", "<="):
         raise _unusable(name, f"op {_show(row['op'])} is neither '>=' nor '<='")
     if not (factor > 0 and divisor > 0 and 1e-6 < factor / divisor < 1e6):
-        raise _unusable(name, "factor and divisor must be above zero")
+        raise _unusable(name, "factor and divisor must be positive")
     component = row.get("component", "all")
     if component != "all" and (isinstance(component, str) or component < 0):
-        raise _unusable(name, f"component {_show(component)} is neither 'all' nor a number from 0")
+        raise _unusable(name, f"component {_show(component)} is neither 'all' nor an index")
     if not row["refs"] or not all(isinstance(ref, str) for ref in row["refs"]):
-        raise _unusable(name, "refs names mixtures")
+        raise _unusable(name, "refs must be a list of mixtures")
     return MeanConstraint(
         gmm=row["gmm"],
         op=row["op"],
@@ -280,20 +280,20 @@ def _ratio(name: str, row: Any) -> RatioBelow:
     _require_keys(name, row, {"tissue": (str,), "to": (str,), "contrasts": (list,)}, needed)
     _require_tissues(name, row["tissue"], row["to"])
     if not all(isinstance(contrast, str) for contrast in row["contrasts"]):
-        raise _unusable(name, "ratio_below names contrasts")
+        raise _unusable(name, "contrasts of ratio_below must be names")
     return RatioBelow(row["tissue"], row["to"], tuple(row["contrasts"]))
 
 
 def _table(name: str, key: str, row: Any) -> dict[str, Any]:
     if not isinstance(row, Mapping):
-        raise _unusable(name, f"{key} is a list of tables, not of {_show(row)}")
+        raise _unusable(name, f"{key} must be a list of tables, not of {_show(row)}")
     return dict(row)
 
 
 def _require_tissues(name: str, *tissues: str) -> None:
     for tissue in tissues:
         if tissue not in ("GWM", "GGM", "CSF"):
-            raise _unusable(name, f"tissue {_show(tissue)} is none of GWM, GGM, CSF")
+            raise _unusable(name, f"tissue {_show(tissue)} is not one of GWM, GGM, CSF")
     if len(set(tissues)) < len(tissues):
         raise _unusable(name, f"{tissues[0]} is compared with itself")
 
@@ -313,4 +313,4 @@ def _show(value: object) -> str:
 
 
 def _unusable(name: str, why: str) -> ModelFileError:
-    return ModelFileError("contrasts", f"contrast {_show(name)} not usable: {why}")
+    return ModelFileError("contrasts", f"invalid contrast {_show(name)}: {why}")

@@ -1,7 +1,7 @@
-"""What the user is told when something is refused: one sentence and one exit code.
+"""User-facing errors: one message and one exit code each.
 
-Every refusal says what is wrong, in which file, what was found and what to do. The codes are part of the
-interface (docs/errors.md); code 1 is left for faults of our own.
+A message states what is wrong, in which file, what was found and what to do. Exit codes are part of the
+interface (docs/errors.md); code 1 is reserved for internal errors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class TumoarError(Exception):
-    """A refusal with an exit code; subclasses fix the code, `id` names the row in docs/errors.md."""
+    """An error with an exit code, set by the subclass; `id` is its row in docs/errors.md."""
 
     exit_code = 1
 
@@ -20,7 +20,7 @@ class TumoarError(Exception):
     ) -> None:
         self.id = id
         self.what = printable(what)
-        # Only the name: a full path may carry a patient's name, and is not needed to find the file.
+        # Only the file name: a full path may contain a patient's name.
         self.file = None if file is None else plain_name(str(file))
         self.found = None if found is None else printable(str(found))
         self.do = None if do is None else printable(do)
@@ -36,13 +36,13 @@ class TumoarError(Exception):
 
 
 class UsageError(TumoarError):
-    """The command or the settings make no sense."""
+    """Invalid command or settings."""
 
     exit_code = 2
 
 
 class UnreadableFileError(TumoarError):
-    """A file is missing, damaged or not of the kind it should be."""
+    """A file is missing, damaged or of the wrong type."""
 
     exit_code = 3
 
@@ -54,25 +54,25 @@ class GeometryError(TumoarError):
 
 
 class ChannelError(TumoarError):
-    """An image is readable but does not serve as the contrast it is given for."""
+    """An image is readable but not usable as the given contrast."""
 
     exit_code = 5
 
 
 class ModelFileError(TumoarError):
-    """A model or atlas file is damaged, foreign or inconsistent."""
+    """A model or atlas file is damaged, unsupported or inconsistent."""
 
     exit_code = 6
 
 
 class FitError(TumoarError):
-    """A fit failed its own quality checks; its result is not to be used."""
+    """A fit failed its quality checks; the result must not be used."""
 
     exit_code = 7
 
 
 class CohortError(TumoarError):
-    """Some subjects of a cohort failed; the others are done."""
+    """Some subjects of a cohort failed."""
 
     exit_code = 8
 
@@ -84,42 +84,42 @@ class OutputError(TumoarError):
 
 
 class ResourceError(TumoarError):
-    """More memory or time is needed than there is."""
+    """Not enough memory or time."""
 
     exit_code = 10
 
 
 class BusyError(TumoarError):
-    """Another run works on the same output."""
+    """Another run is using the same output."""
 
     exit_code = 11
 
 
 class IntegrityError(TumoarError):
-    """What was written, or is to be resumed, is not what it claims to be."""
+    """Stored or resumed data do not match their checksums or metadata."""
 
     exit_code = 12
 
 
 def printable(text: str) -> str:
-    """The text without control characters and broken code points, which no terminal should get."""
+    """Replace control characters and invalid code points, so that text is safe to print."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def plain_name(path: str) -> str:
-    """The last part of a path, fit to be shown."""
+    """The last component of a path, safe to print."""
     return printable(path.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]) or printable(path)
 
 
 def join_names(names: Iterable[str], most: int = 12) -> str:
-    """Names in a sentence; of very many, the first ones."""
+    """Join names with commas, at most `most` of them."""
     found = list(names)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
 
 
 def write_error(what: str, error: OSError, file: object = None) -> OutputError:
-    """The refusal for an output that the system would not take (B58)."""
+    """Error for a failed write (B58)."""
     found = os.strerror(error.errno).lower() if error.errno else "input/output error"
-    do = "check the folder, its permissions and the space on its disk"
+    do = "check the folder, its permissions and free disk space"
     return OutputError("B58", what, file=file, found=found, do=do)

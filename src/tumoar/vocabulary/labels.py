@@ -1,7 +1,7 @@
-"""The label vocabulary: structures l, brain set B, mixtures x(l, z, y), components G_x (Tables 1 and 2).
+"""The label table: structures l, brain set B, mixtures x(l, z, y), components G_x (Tables 1 and 2).
 
-Everything that depends on which structures exist is derived here from `data/labels.toml`, so that adding an
-organ is adding a row. A `LabelTable` is valid once built.
+Everything that depends on the structures is derived from `data/labels.toml`: to add an organ, add a row. A
+`LabelTable` is validated when it is built.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tumoar.vocabulary.errors import ModelFileError
 Side = Literal["left", "right"]
 
 TUMOR_STATES = {"edema": (1, 0), "core": (1, 1)}
-"""(z, y) of each class of tumor; a further class is a further state, with its draws in the sampler."""
+"""(z, y) of each tumor class; the sampler must be extended for further classes."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Structure:
 
 @dataclass(frozen=True)
 class TumorClass:
-    """How core or edema is shown in an exclusive label map."""
+    """Core or edema in an exclusive label map."""
 
     name: str
     index: int
@@ -70,7 +70,7 @@ class TumorClass:
 
 @dataclass(frozen=True)
 class Organ:
-    """A delivered structure under its TG-263 name: a union of normal structures or of tumor classes."""
+    """An output structure with its TG-263 name: a union of normal structures or tumor classes."""
 
     name: str
     kind: str
@@ -80,7 +80,7 @@ class Organ:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """K structures, X mixtures, Q components in all; l, x and (x, g) are positions in these tuples."""
+    """K structures, X mixtures, Q components in total; l and x are positions in these tuples."""
 
     structures: tuple[Structure, ...]
     gmms: tuple[Gmm, ...]
@@ -101,11 +101,11 @@ class LabelTable:
         by_name = {s.name: s for s in self.structures}
         gmm_names = {g.name for g in self.gmms}
         for role in TUMOR_STATES:
-            _require(sum(g.role == role for g in self.gmms) == 1, f"not exactly one gmm with role '{role}'")
+            _require(sum(g.role == role for g in self.gmms) == 1, f"exactly one gmm must have role '{role}'")
         for g in self.gmms:
             _require(1 <= g.components <= 16, f"gmm '{g.name}' has {g.components} components, not 1 to 16")
         for s in self.structures:
-            _require(s.gmm in gmm_names, f"structure '{s.name}' names the unknown gmm '{s.gmm}'")
+            _require(s.gmm in gmm_names, f"structure '{s.name}' has the unknown gmm '{s.gmm}'")
             _require((s.side is None) == (s.mirror is None), f"'{s.name}' has only one of side and mirror")
             if s.mirror is not None:
                 other = by_name.get(s.mirror)
@@ -119,7 +119,8 @@ class LabelTable:
         used = {s.gmm for s in self.structures}
         for g in self.gmms:
             _require(
-                (g.name in used) == (g.role == "normal"), f"gmm '{g.name}' is used wrongly or not at all"
+                (g.name in used) == (g.role == "normal"),
+                f"gmm '{g.name}' must belong to a structure if and only if its role is normal",
             )
         tumor_names = {t.name for t in self.tumor}
         _require(
@@ -127,8 +128,8 @@ class LabelTable:
         )
         for o in self.organs:
             unknown = (set(o.structures) - set(by_name)) | (set(o.tumor) - tumor_names)
-            _require(not unknown, f"organ '{o.name}' is made of unknown parts {sorted(unknown)}")
-            _require(bool(o.structures or o.tumor), f"organ '{o.name}' is made of nothing")
+            _require(not unknown, f"organ '{o.name}' has unknown parts {sorted(unknown)}")
+            _require(bool(o.structures or o.tumor), f"organ '{o.name}' has no parts")
             _require(
                 re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,15}", o.name) is not None,
                 f"organ name '{o.name}' does not follow TG-263 (16 letters, digits, _)",
@@ -167,7 +168,7 @@ class LabelTable:
         return _position(self.gmms, name)
 
     def has_gmm(self, name: str) -> bool:
-        """Whether there is a mixture of this name."""
+        """Whether a mixture has this name."""
         return any(g.name == name for g in self.gmms)
 
     @cached_property
@@ -191,7 +192,7 @@ class LabelTable:
         return np.array([self.x_named(s.gmm) for s in self.structures])
 
     def x(self, l: int, z: int, y: int) -> int:
-        """Mapping x(l, z, y) of Table 2; a state that f forbids has none."""
+        """Mapping x(l, z, y) of Table 2; raises ValueError for states that f forbids."""
         if not self.is_allowed(l, z, y):
             raise ValueError(f"state (l={self.structures[l].name}, z={z}, y={y}) is forbidden by f(l, z, y)")
         if z:
@@ -209,7 +210,7 @@ class LabelTable:
         return tuple(s for s in combinations if self.is_allowed(*s))
 
     def component_slice(self, x: int) -> slice:
-        """Where the components of mixture x stand among all Q."""
+        """Positions of the components of mixture x among all Q."""
         start = int(self.G[:x].sum())
         return slice(start, start + int(self.G[x]))
 
@@ -220,7 +221,7 @@ class LabelTable:
 
     @cached_property
     def mirrored(self) -> npt.NDArray[np.int64]:
-        """(K,) position of each structure's mirror image, itself where it has no side."""
+        """(K,) position of each structure's mirror image; its own position if it has no side."""
         return np.array([self.l(s.mirror) if s.mirror else i for i, s in enumerate(self.structures)])
 
     @cached_property
@@ -230,21 +231,21 @@ class LabelTable:
 
     @cached_property
     def trained(self) -> npt.NDArray[np.bool_]:
-        """(K,) True for structures that training label maps contain; the others come later."""
+        """(K,) True for structures that training label maps contain."""
         return np.array([s.trained for s in self.structures])
 
     def organ(self, name: str) -> Organ:
-        """A delivered structure by its TG-263 name."""
+        """An output structure by its TG-263 name."""
         return self.organs[_position(self.organs, name)]
 
     def merge_structures(self, into: str, names: Iterable[str]) -> npt.NDArray[np.int64]:
-        """(K,) map that sends the named structures to `into` (skull-stripped: non-brain into background)."""
+        """(K,) position of each structure after the named ones are merged into `into`."""
         target, sources = self.l(into), {self.l(n) for n in names}
         return np.array([target if k in sources else k for k in range(self.K)])
 
 
 def parse_labels(table: Mapping[str, Any]) -> LabelTable:
-    """Build a `LabelTable` from parsed TOML; unknown keys are errors."""
+    """Build a `LabelTable` from parsed TOML; unknown keys are rejected."""
     try:
         return LabelTable(
             structures=tuple(_structure(row) for row in table["structure"]),
@@ -253,12 +254,12 @@ def parse_labels(table: Mapping[str, Any]) -> LabelTable:
             organs=tuple(_organ(**row) for row in table["organ"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ModelFileError("labels", "label table not usable", found=error) from error
+        raise ModelFileError("labels", "invalid label table", found=error) from error
 
 
 @cache
 def default_labels() -> LabelTable:
-    """The paper's 17 structures and 12 mixtures, and deep gray matter with a mixture of its own."""
+    """The paper's 17 structures and 12 mixtures, and deep gray matter with its own mixture."""
     text = files("tumoar").joinpath("data/labels.toml").read_text(encoding="utf-8")
     return parse_labels(tomllib.loads(text))
 
@@ -280,12 +281,12 @@ def _position(rows: tuple[Any, ...], name: str) -> int:
         if row.name == name:
             return i
     known = ", ".join(row.name for row in rows)
-    raise KeyError(f"no '{name}' in the label table; there are: {known}")
+    raise KeyError(f"no '{name}' in the label table; known names: {known}")
 
 
 def _require(condition: bool, otherwise: str) -> None:
     if not condition:
-        raise ModelFileError("labels", f"label table not usable: {otherwise}")
+        raise ModelFileError("labels", f"invalid label table: {otherwise}")
 
 
 _LONGEST = 64  # letters of a name
@@ -293,19 +294,19 @@ _ROLES, _SIDES = ("normal", *TUMOR_STATES), (None, "left", "right")
 
 
 def _require_kinds(row: Structure | Gmm | TumorClass | Organ) -> None:
-    """Every value of the kind it should be: a table from a file may hold any."""
+    """Check the type and range of every value."""
     name = row.name
     is_name = isinstance(name, str) and 0 < len(name) <= _LONGEST and name.isprintable()
-    _require(is_name, f"a name of up to {_LONGEST} letters is missing")
+    _require(is_name, f"a row has no printable name of 1 to {_LONGEST} letters")
     if isinstance(row, Gmm):
-        _require(type(row.components) is int, f"gmm '{name}' has no whole number of components")
-        _require(row.role in _ROLES, f"gmm '{name}' has no known role")
+        _require(type(row.components) is int, f"number of components of gmm '{name}' is not an integer")
+        _require(row.role in _ROLES, f"gmm '{name}' has an unknown role")
         scatter = 1.0 if row.scatter is None else row.scatter
         is_number = isinstance(scatter, int | float) and not isinstance(scatter, bool)
         _require(is_number and 1e-3 <= scatter <= 1e3, f"gmm '{name}' has scatter {row.scatter!r}")
     elif isinstance(row, Organ):
         parts = (row.kind, *row.structures, *row.tumor)
-        _require(all(isinstance(part, str) for part in parts), f"organ '{name}' is not made of names")
+        _require(all(isinstance(part, str) for part in parts), f"parts of organ '{name}' are not names")
     else:
         _require(
             type(row.index) is int and 0 <= row.index <= 255,
@@ -316,16 +317,16 @@ def _require_kinds(row: Structure | Gmm | TumorClass | Organ) -> None:
         code = row.snomed or Code("0", "none")
         _require(
             all(isinstance(text, str) and len(text) <= _LONGEST for text in (code.value, code.meaning)),
-            f"'{name}' has a code that is no text",
+            f"the code of '{name}' is not text",
         )
     if isinstance(row, Structure):
         _require(
             isinstance(row.in_brain, bool) and isinstance(row.trained, bool),
-            f"'{name}' has an in_brain or trained that is neither true nor false",
+            f"in_brain and trained of '{name}' must be true or false",
         )
         _require(row.side in _SIDES, f"'{name}' has side {row.side!r}, not left or right")
 
 
 def _require_unique(kind: str, field: str, values: list[Any]) -> None:
     repeated = sorted({str(v) for v in values if values.count(v) > 1})
-    _require(not repeated, f"{kind} {field} given twice: {', '.join(repeated)}")
+    _require(not repeated, f"duplicate {kind} {field}: {', '.join(repeated)}")

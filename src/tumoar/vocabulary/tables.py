@@ -1,4 +1,4 @@
-"""Tables as tab-separated values that a terminal and a spreadsheet can be trusted with."""
+"""Tab-separated tables, safe for terminals and spreadsheets."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from tumoar.vocabulary.errors import printable
 
 ABSENT = "n/a"
-FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # of both widths
-"""How a cell begins that a spreadsheet would compute."""
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # also full-width forms
+"""First characters of cells that spreadsheets treat as formulas."""
 
 
 def format_cell(value: object) -> str:
-    """A value as the text of a cell: one line, nothing that steers a terminal, nothing to be computed."""
+    """Format a value as a cell: one line, no control characters, no formula."""
     text = printable(" ".join(value.split()) if isinstance(value, str) else str(value))
     return f"'{text}" if text.startswith(FORMULA) and not _is_number(text) else text
 
 
 def to_tsv(rows: Sequence[Mapping[str, Any]], absent: str | None = None) -> str:
-    """Rows with the names of all their columns above; `absent` stands for what is None, empty or missing."""
+    """Format rows below a header of all column names; `absent` replaces None, empty and missing values."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     stream = io.StringIO()
     writer = csv.writer(stream, delimiter="\t", lineterminator="\n")

@@ -1,1 +1,1 @@
-"""Shape priors on a binary map: flat, convolutional RBM, first-order MRF."""
+"""Shape priors of binary maps: flat, convolutional RBM, first-order MRF."""

@@ -1,4 +1,4 @@
-"""What the sampler asks of a prior on the shape of a binary map v: the tumor map z, or the core map y."""
+"""Interface of shape priors of a binary map v: the tumor map z or the core map y."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class ShapePrior(Protocol):
-    """p(v). Voxels of one color are independent given everything else that the field was computed from."""
+    """p(v). Voxels of one color are conditionally independent given the other variables of the field."""
 
     @property
     def colors(self) -> int:
-        """Into how many sets the voxels are split that must be drawn one after the other (1 or 8)."""
+        """Number of voxel sets that must be drawn sequentially (1 or 8)."""
         ...
 
     def field(self, v: BoolArray, region: BoolArray, key: int) -> npt.NDArray[np.float32]:
-        """Log-odds of v_i = 1 given the rest on the voxels of `region`, 0 elsewhere; v is 0 outside its grid.
+        """Log-odds of v_i = 1 given the rest in `region`, 0 elsewhere; v is 0 outside its grid.
 
-        Hidden units, if there are any, are drawn anew; `key` (64 bits) names the draws.
+        Hidden units, if any, are redrawn; `key` (64 bits) determines the random numbers.
         """
         ...
 
 
 @dataclass(frozen=True)
 class FlatPrior:
-    """Independent voxels with log-odds a: the simplified model of Section 2.3.2."""
+    """Independent voxels with log-odds a: the simplified model of section 2.3.2."""
 
     a: float
     colors: ClassVar[int] = 1
 
     def field(self, v: BoolArray, region: BoolArray, key: int) -> npt.NDArray[np.float32]:
-        """a on the region."""
+        """a in the region, 0 elsewhere."""
         return np.where(region, np.float32(self.a), np.float32(0))
 
 
 def select_color(region: BoolArray, color: int, colors: int) -> BoolArray:
-    """The voxels of `region` with one color: all of them, or the corners of one kind of 2x2x2 blocks."""
+    """Select the voxels of `region` with this color: all, or one of the 8 corners of 2x2x2 blocks."""
     if colors == 1:
         return region
     if colors != 8:
@@ -53,7 +53,7 @@ def select_color(region: BoolArray, color: int, colors: int) -> BoolArray:
 
 
 def sample_shape(prior: ShapePrior, v: BoolArray, sweeps: int, rng: np.random.Generator) -> BoolArray:
-    """v after block-Gibbs sweeps of p(v) alone, without data."""
+    """Run block-Gibbs sweeps of p(v), without data, starting from v."""
     v = v.copy()
     colors = [select_color(np.ones(v.shape, bool), color, prior.colors) for color in range(prior.colors)]
     for _ in range(sweeps):

@@ -1,11 +1,11 @@
-"""Convolutional restricted Boltzmann machine on tumor shape (Section 2.1.1).
+"""Convolutional restricted Boltzmann machine of tumor shape (section 2.1.1).
 
     E(v, h) = −Σ_m h_m • (w_m ⋆ v) − Σ_m b_m Σ_j h_mj − a Σ_i v_i
 
 with filters tied in 2x2x2 blocks. Forward is a "valid" correlation, backward its adjoint, a "full"
-convolution. A voxel near the border of v has fewer hidden partners than one inside; `field` therefore treats
-v as surrounded by zeros and draws all hidden units that reach the region, so that every voxel has its full
-complement.
+convolution. Voxels near the border of v are connected to fewer hidden units than others. `field` therefore
+pads v with zeros and draws all hidden units that reach the region, so that every voxel has all its hidden
+units.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class CRBM:
 
     @property
     def reach(self) -> int:
-        """A hidden unit at j sees the voxels j to j + reach."""
+        """A hidden unit at j is connected to the voxels j to j + reach."""
         return TIE * self.w.shape[1] - 1
 
     @cached_property
     def full(self) -> npt.NDArray[np.float64]:
-        """(M, 2r, 2r, 2r) filters voxel by voxel."""
+        """(M, 2r, 2r, 2r) filters with tied taps expanded to voxels."""
         return self.w.astype(float).repeat(TIE, 1).repeat(TIE, 2).repeat(TIE, 3)
 
     @cached_property
@@ -62,11 +62,11 @@ class CRBM:
 
     @property
     def fast(self) -> bool:
-        """Whether the kernels are built for this size."""
+        """Whether the fast kernels support this filter size."""
         return self.w.shape == (M, R, R, R)
 
     def field(self, v: BoolArray, region: BoolArray, key: int) -> npt.NDArray[np.float32]:
-        """Σ_m (w̃_m ∗ h_m)_i + a with h ~ p(h|v) drawn anew, Eq. (4)."""
+        """Σ_m (w̃_m ∗ h_m)_i + a with h ~ p(h|v) redrawn, Eq. (4)."""
         if self.fast:
             return draw_field(v, region, self.filters, self.a, key)
         p = self.hidden_probability(np.pad(v, self.reach))
@@ -94,8 +94,8 @@ class CRBM:
         return float(-(h * self.hidden_input(v)).sum() - self.a * v.sum())
 
     def free_energy(self, v: npt.NDArray) -> float:
-        """−log Σ_h exp(−E(v, h)), the high-order random field of Section 2.1.1."""
-        planes = 16  # at a time: bounds the memory for whole volumes
+        """−log Σ_h exp(−E(v, h)), the high-order random field of section 2.1.1."""
+        planes = 16  # per step, to limit memory
         total = 0.0
         for i in range(0, v.shape[0] - self.reach, planes):
             c = self.hidden_input(v[i : i + planes + self.reach])
@@ -103,7 +103,7 @@ class CRBM:
         return total - self.a * float(v.sum())
 
     def free_energy_rise(self, v: npt.NDArray) -> float:
-        """Free energy of v, zeros around it, above that of the empty map, per voxel of v."""
+        """Free energy of the zero-padded v minus that of the empty map, per voxel of v."""
         v = np.pad(v, self.reach)
         hidden = np.prod([n - self.reach for n in v.shape])
         empty = -float(hidden) * float(np.logaddexp(0, self.b.astype(float)).sum())
@@ -111,7 +111,7 @@ class CRBM:
 
 
 def _correlate(v: npt.NDArray, filters: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """(M, *J) w_m ⋆ v at the valid positions J of v; for sizes that the kernels are not built for."""
+    """(M, *J) w_m ⋆ v at the valid positions J of v; for sizes without fast kernels."""
     shape = np.array(v.shape) - filters.shape[1:] + 1
     out = np.zeros((len(filters), *shape))
     for tap in np.ndindex(filters.shape[1:]):
@@ -121,9 +121,9 @@ def _correlate(v: npt.NDArray, filters: npt.NDArray[np.float64]) -> npt.NDArray[
 
 
 def sparsify(model: CRBM) -> CRBM:
-    """The same p(v) with no hidden bias above 0: units that are mostly on are exchanged for their complement.
+    """Make hidden units sparse without changing p(v): replace units with positive bias by their complement.
 
-    h → 1 − h turns (w, b) of a group into (−w, −b) and adds w to the field of voxels with a full complement.
+    h → 1 − h turns (w, b) of a filter into (−w, −b) and adds its sum to a.
     """
     on = model.b > 0
     sign = np.where(on, -1, 1).astype(np.float32)
@@ -132,12 +132,12 @@ def sparsify(model: CRBM) -> CRBM:
 
 
 def find_surface_filters(model: CRBM) -> BoolArray:
-    """(M,) filters that are odd: blind to inside and outside alike, they answer to what lies between."""
+    """(M,) True for odd filters: they respond to surfaces, but not to the interior or exterior."""
     return np.asarray((model.w == -model.w[:, ::-1, ::-1, ::-1]).all((1, 2, 3)))
 
 
 def soften(model: CRBM, strength: float, level: float, surface: float) -> CRBM:
-    """All numbers of the model times `strength`, and nats added to the biases of voxels and of `find_surface_filters`."""
+    """Multiply all parameters by `strength`; add nats to the visible bias and to those of surface filters."""
     if (strength, level, surface) == (1, 0, 0):
         return model
     b = model.b * strength + surface * find_surface_filters(model)

@@ -1,4 +1,4 @@
-"""First-order Markov random field: the paper's baseline (Section 4.1.3)."""
+"""First-order Markov random field: the paper's baseline (section 4.1.3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tumoar.numerics.neighbors import neighbors
 class FirstOrderMRF:
     """p(v) ∝ exp(−β Σ |v_i − v_j|) over pairs of the 26-neighborhood; v is 0 outside its grid.
 
-    Neighbors depend on each other, so that voxels are drawn in 8 colors: no two of one color are neighbors.
+    Neighbors depend on each other, so voxels are drawn in 8 colors; voxels of one color are not neighbors.
     """
 
     beta: float
@@ -32,7 +32,7 @@ class FirstOrderMRF:
         return np.where(region, np.float32(self.beta) * (2 * n - 26), np.float32(0))
 
     def energy(self, v: BoolArray) -> float:
-        """β times the number of unequal neighbor pairs, the zeros around the grid included."""
+        """β times the number of unequal neighbor pairs, including the zeros around the grid."""
         x = np.pad(v, 1).astype(np.int8)
         pairs = 0
         for offset in np.ndindex(3, 3, 3):

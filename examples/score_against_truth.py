@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 from tumoar import Config, Model, segment
-from tumoar.preprocess.case import build_case, to_input
+from tumoar.preprocess.case import build_case, resample_to_input
 from tumoar.result.scores import dice
 from tumoar.simulate import Acquisition, draw_patient
 from tumoar.vocabulary.config import FAST
@@ -19,7 +19,7 @@ def main(seed: int, config: Config = FAST) -> dict[str, float]:
     scores = {}
     for name, true in (("tumor", truth.z), ("core", truth.y)):
         found = result.votes.z if name == "tumor" else result.votes.y
-        scores[name] = dice(to_input(found.astype(np.float32), result.case, "T1c") > 0.5, true)
+        scores[name] = dice(resample_to_input(found.astype(np.float32), result.case, "T1c") > 0.5, true)
         print(f"{name}: Dice {scores[name]:.3f}")
     return scores
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from tumoar.cli.train import identity, save_state, train_with_progress
 from tumoar.geometry.image import Grid
-from tumoar.geometry.orientation import canonical
+from tumoar.geometry.orientation import reorient
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.store import load_atlas
 from tumoar.model.atlas import smooth
@@ -76,10 +76,10 @@ def prepared(number, cache):
     path = cache / f"head_{number}.nii.gz"
     if not path.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        image, _ = canonical(read_nifti(DATA / "heads" / path.name))
+        image, _ = reorient(read_nifti(DATA / "heads" / path.name))
         out = prepare(image.data.astype(np.int32), image.grid, default_heads(), LABELS, name=path.name)
         write_nifti(path, out, image.grid)
-    return np.asarray(canonical(read_nifti(path))[0].data)
+    return np.asarray(reorient(read_nifti(path))[0].data)
 
 
 def figures(probability, truth):

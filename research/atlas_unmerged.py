@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tumoar.geometry.orientation import canonical
+from tumoar.geometry.orientation import reorient
 from tumoar.io.nifti import read_nifti
 from tumoar.numerics import tetra
 from tumoar.numerics.tetra_raster import rasterize
@@ -62,7 +62,7 @@ def main():
     numbers = [*TRAINED[: 2 if options.quick else 3], HELD_OUT]
     heads = []
     for number in numbers:
-        image, _ = canonical(read_nifti(DATA / "heads" / f"head_{number}.nii.gz"))
+        image, _ = reorient(read_nifti(DATA / "heads" / f"head_{number}.nii.gz"))
         heads.append(prepare(image.data.astype(np.int32), image.grid, table, labels))
     common = align(heads[:-1], labels)
     *maps, truth = (common.place(head, labels) for head in heads)

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tumoar.geometry.contours import pieces_of_outline
-from tumoar.geometry.pieces import pieces_of_mask
+from tumoar.geometry.contours import cut_outline
+from tumoar.geometry.pieces import cut_mask
 from tumoar.io.dose import read_dose
 from tumoar.io.rtstruct import read_rtstruct
 from tumoar.radiotherapy.dvh import dvh
@@ -51,7 +51,7 @@ def analytic(spacing: tuple[float, float, float], cm3: float, repeats: int) -> t
         true = np.array([shape.D(p) for p in PERCENTS])
         for _ in range(repeats):
             mask = mask_of(shape, spacing, rng)
-            found = dvh(pieces_of_mask(mask), dose)
+            found = dvh(cut_mask(mask), dose)
             half += [np.ptp(possible(mask, shape.axis, p)) / 2 for p in PERCENTS]
             error = np.abs([found.D(p) for p in PERCENTS] - true)
             gray.append(error.max())
@@ -75,7 +75,7 @@ def plan(quick: bool) -> list[dict[str, float | str]]:
         gray, percent = np.array(
             [[float(v) for v in row[column : column + 2]] for row in table[1:] if row[column]]
         ).T
-        found = dvh(pieces_of_outline(outline), dose)
+        found = dvh(cut_outline(outline), dose)
         row: dict[str, float | str] = {"name": outline.name, "cm3": found.volume, "mean": found.mean}
         row["reference_cm3"] = float(table[0][column + 1].split("% of ")[1].split()[0])
         row["mean_error"] = found.mean - np.trapezoid(percent, gray) / 100

@@ -10,7 +10,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from tumoar.geometry.image import Case, Grid, Image, Input, is_valid, transformed
+from tumoar.geometry.image import Case, Grid, Image, Input, is_valid, transform_intensities
 from tumoar.geometry.resample import resample_valid
 from tumoar.simulate.scanner import over_same_field
 from tumoar.train.head_table import default_heads
@@ -75,7 +75,7 @@ def at_one_mm(images: dict[str, Image], field: Grid | None = None) -> tuple[np.n
         contrast = find_contrast(name)
         values = image.data.astype(np.float32)
         values, valid = resample_valid(values, is_valid(values, contrast), image.grid, onto)
-        D.append(np.where(valid, transformed(np.where(valid, values, 1), contrast), np.nan))
+        D.append(np.where(valid, transform_intensities(np.where(valid, values, 1), contrast), np.nan))
     return np.stack(D).astype(np.float32), onto.affine
 
 

@@ -23,18 +23,18 @@ from pathlib import Path
 import numpy as np
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.geometry.orientation import canonical
+from tumoar.geometry.orientation import reorient
 from tumoar.geometry.resample import resample
 from tumoar.io.nifti import read_nifti
 from tumoar.preprocess.alignment import DOUBTFUL
 from tumoar.preprocess.register import (
-    distance,
+    mean_distance,
     looks_mirrored,
-    mirrored,
-    prepare,
+    mirror,
+    prepare_image,
     refine,
     register,
-    rigid,
+    rigid_transform,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +47,7 @@ NOT_ALIGNED = "TCGA-02-0054"
 
 
 def load(patient: str, contrast: str) -> Image:
-    return canonical(read_nifti(DATA / patient / f"{contrast}.nii.gz"))[0]
+    return reorient(read_nifti(DATA / patient / f"{contrast}.nii.gz"))[0]
 
 
 def draw_displacement(center, rng):
@@ -55,7 +55,7 @@ def draw_displacement(center, rng):
         v / np.linalg.norm(v) * rng.uniform(0, most)
         for v, most in ((rng.normal(size=3), MOST_DEGREES), (rng.normal(size=3), MOST_MM))
     )
-    return rigid(turn, shift, center)
+    return rigid_transform(turn, shift, center)
 
 
 def displaced(image: Image, matrix, by_header: bool) -> Image:
@@ -71,13 +71,13 @@ def known_displacements(patients, count, rng):
     for trial in range(count):
         contrast, patient = pairs[trial % len(pairs)]
         if patient not in fixed:
-            fixed[patient] = prepare(load(patient, "t1c"))
+            fixed[patient] = prepare_image(load(patient, "t1c"))
         still, image = fixed[patient], load(patient, contrast)
         if patient == NOT_ALIGNED and contrast not in base:
-            base[contrast] = refine(still, prepare(image), np.eye(4)).to_moving
+            base[contrast] = refine(still, prepare_image(image), np.eye(4)).to_moving
         matrix = draw_displacement(still.head.mean(0), rng)
         by_header = trial % 4 != 3
-        moving = prepare(displaced(image, matrix, by_header))
+        moving = prepare_image(displaced(image, matrix, by_header))
         began = time.process_time()
         found = register(still, moving)
         seconds = time.process_time() - began
@@ -87,13 +87,13 @@ def known_displacements(patients, count, rng):
                 "patient": patient,
                 "contrast": contrast,
                 "by_header": by_header,
-                "displaced": distance(matrix, np.eye(4), still.head),
-                "error": distance(found.to_moving, truth, still.head),
-                "error_to_header": distance(found.to_moving, matrix, still.head),
+                "displaced": mean_distance(matrix, np.eye(4), still.head),
+                "error": mean_distance(found.to_moving, truth, still.head),
+                "error_to_header": mean_distance(found.to_moving, matrix, still.head),
                 "spread": found.spread,
                 "seconds": seconds,
                 "false_alarm": looks_mirrored(still, moving, found),
-                **mirror_trial(still, mirrored(moving)),
+                **mirror_trial(still, mirror(moving)),
             }
         )
         print(json.dumps(rows[-1]), flush=True)
@@ -111,8 +111,8 @@ def wrong_heads(patients, count, rng):
     for trial in range(count):
         patient = patients[trial % len(patients)]
         other = str(rng.choice([p for p in patients if p != patient]))
-        still = prepare(load(patient, "t1c"))
-        moving = prepare(load(other, ("flair", "t2")[trial // len(patients) % 2]))
+        still = prepare_image(load(patient, "t1c"))
+        moving = prepare_image(load(other, ("flair", "t2")[trial // len(patients) % 2]))
         found = register(still, moving)
         noticed = found.spread > DOUBTFUL or looks_mirrored(still, moving, found)
         rows.append({"patient": patient, "other": other, "spread": found.spread, "noticed": noticed})
@@ -122,12 +122,12 @@ def wrong_heads(patients, count, rng):
 
 def seventh_patient():
     """Distances between its images by registration, headers being equal: only T1c lies apart."""
-    images = {name: prepare(load(NOT_ALIGNED, name)) for name in ("t1c", "t1", "t2", "flair")}
+    images = {name: prepare_image(load(NOT_ALIGNED, name)) for name in ("t1c", "t1", "t2", "flair")}
     pairs = [("t1c", "t1"), ("t1c", "t2"), ("t1c", "flair"), ("t1", "t2"), ("t1", "flair")]
     offsets = {}
     for a, b in pairs:
         found = refine(images[a], images[b], np.eye(4))
-        offsets[f"{b} to {a}"] = distance(found.to_moving, np.eye(4), images[a].head)
+        offsets[f"{b} to {a}"] = mean_distance(found.to_moving, np.eye(4), images[a].head)
     return offsets
 
 

@@ -85,7 +85,14 @@ for name, more in (
         slow=True,
     )
 for name, shift in (("right", (8, 0, 0)), ("back", (0, -12, 0)), ("up", (0, 3, 9))):
-    add(f"FLAIR moved {name}", "B35", 4, "mm off", pair(shifted(*shift), more=["--no-register"]), slow=True)
+    add(
+        f"FLAIR moved {name}",
+        "B35",
+        4,
+        "is misaligned with",
+        pair(shifted(*shift), more=["--no-register"]),
+        slow=True,
+    )
 for seed in range(3):
     add(f"FLAIR mirrored, {seed}", "B36", 4, "mirrored", pair(mirrored, seed=seed), slow=True)
 for name, make in (

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.path import Path as Polygon
 from pydicom import Dataset, dcmread
 
-from tumoar.geometry.contours import filled
+from tumoar.geometry.contours import fill_contours
 from tumoar.io.dicom import Series, grid_of
 from tumoar.io.rtstruct import read_rtstruct
 
@@ -21,7 +21,7 @@ def read_own(path: Path, folder: Path, series: Series, names: Iterable[str]) -> 
     """Our own reader: shares of voxels."""
     grid, _ = grid_of(series)
     outlines = {o.name: o for o in read_rtstruct(path).outlines}
-    return {name: filled(outlines[name], grid) for name in names}
+    return {name: fill_contours(outlines[name], grid) for name in names}
 
 
 def read_plainly(path: Path, folder: Path, series: Series, names: Iterable[str]) -> Masks:

@@ -11,7 +11,7 @@ from rt_files import write_rtdose, write_series
 from small_run import run
 
 from tumoar.api import Segmentation
-from tumoar.geometry.contours import filled
+from tumoar.geometry.contours import fill_contours
 from tumoar.geometry.image import Grid, Image
 from tumoar.io.dicom import grid_of, only_series
 from tumoar.io.dose import read_dose
@@ -76,6 +76,6 @@ def test_contours_on_a_series_that_was_segmented(patient):
     grid, _ = grid_of(only_series(folder / "t1c"))
     outlines = {o.name: o for o in read_rtstruct(folder / "RS.dcm").outlines}
     assert {"GTV", "Edema", "Brain"} <= set(outlines)
-    assert np.array_equal(filled(outlines["GTV"], grid) > 0.5, result.mask("GTV")[::-1, ::-1])
+    assert np.array_equal(fill_contours(outlines["GTV"], grid) > 0.5, result.mask("GTV")[::-1, ::-1])
     with pytest.raises(GeometryError, match="none of the images"):
         result.to_rtstruct(folder / "other", folder / "RS2.dcm")

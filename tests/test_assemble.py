@@ -9,8 +9,8 @@ from synthetic_heads import AXES, head_grid, synthetic_head, with_header_moved
 
 from tumoar.geometry.image import HOUNSFIELD_UNIT, Grid, Image
 from tumoar.preprocess import case as assemble
-from tumoar.preprocess.case import MARGIN, build_case, to_input
-from tumoar.preprocess.register import apply, distance, rigid
+from tumoar.preprocess.case import MARGIN, build_case, resample_to_input
+from tumoar.preprocess.register import apply, mean_distance, rigid_transform
 from tumoar.vocabulary.errors import ChannelError, GeometryError, UsageError
 
 THICK = (0.75, 0.75, 2.4)
@@ -149,7 +149,7 @@ def test_storage_orders_of_several_images_may_differ(case, pair):
 def test_the_same_images_give_the_same_bits():
     images = {
         "T1c": synthetic_head("T1c"),
-        "T2": synthetic_head("T2", head_grid(THICK), moved=rigid([2, 3, 1], [1, 4, 2], [0, 0, 0])),
+        "T2": synthetic_head("T2", head_grid(THICK), moved=rigid_transform([2, 3, 1], [1, 4, 2], [0, 0, 0])),
     }
     first, second = build_case(images), build_case(images)
     assert same(first, second)
@@ -166,13 +166,13 @@ def test_each_image_is_interpolated_once_if_at_all(interpolations):
 
 
 def test_a_displaced_image_is_brought_back_and_the_way_is_recorded(case):
-    moved = rigid([4, -5, 3], [6, 8, -5], [0, 0, 0])
+    moved = rigid_transform([4, -5, 3], [6, 8, -5], [0, 0, 0])
     built = build_case(
         {"T1c": synthetic_head("T1c"), "FLAIR": with_header_moved(synthetic_head("FLAIR"), moved)}
     )
     flair = built.input("FLAIR")
     points = np.random.default_rng(0).uniform(-25, 25, (500, 3))
-    assert distance(flair.to_reference, np.linalg.inv(moved), points) < 0.5
+    assert mean_distance(flair.to_reference, np.linalg.inv(moved), points) < 0.5
     assert flair.is_interpolated
     assert flair.figures["spread"] < 1
     both = built.valid[1] & case.valid[1]
@@ -180,21 +180,21 @@ def test_a_displaced_image_is_brought_back_and_the_way_is_recorded(case):
 
 
 def test_values_go_back_to_the_voxels_of_an_input():
-    moved = rigid([0, 0, 10], [5, -3, 2], [0, 0, 0])
+    moved = rigid_transform([0, 0, 10], [5, -3, 2], [0, 0, 0])
     image = with_header_moved(synthetic_head("T2", head_grid(THICK)), moved)
     built = build_case({"T1c": synthetic_head("T1c"), "T2": image})
     given = built.input("T2")
     world = built.grid.world(np.moveaxis(np.indices(built.grid.shape), 0, -1))
-    ramp = to_input(world[..., 0] + 100, built, "T2")
+    ramp = resample_to_input(world[..., 0] + 100, built, "T2")
     assert ramp.shape == image.grid.shape
     expected = apply(given.to_reference, image.grid.world([[50, 50, 15], [40, 60, 18]]))[:, 0] + 100
     np.testing.assert_allclose(ramp[[50, 40], [50, 60], [15, 18]], expected, atol=1e-3)
 
 
 def test_headers_that_are_wrong_are_refused_if_nothing_may_move():
-    moved = rigid([0, 0, 0], [0, 7, 0], [0, 0, 0])
+    moved = rigid_transform([0, 0, 0], [0, 7, 0], [0, 0, 0])
     images = {"T1c": synthetic_head("T1c"), "FLAIR": with_header_moved(synthetic_head("FLAIR"), moved)}
-    with pytest.raises(GeometryError, match="E4-B35 FLAIR is 7 mm off T1c"):
+    with pytest.raises(GeometryError, match="E4-B35 FLAIR is misaligned with T1c by 7 mm"):
         build_case(images, register=False)
 
 
@@ -214,7 +214,7 @@ def test_frames_of_reference_are_believed_or_set_right():
 
 def test_a_mirrored_channel_is_refused(pair):
     flair = pair["FLAIR"]
-    with pytest.raises(GeometryError, match="E4-B36 FLAIR looks left-right mirrored against T1c"):
+    with pytest.raises(GeometryError, match="E4-B36 FLAIR looks left-right mirrored relative to T1c"):
         build_case({"T1c": pair["T1c"], "FLAIR": Image(flair.data[::-1], flair.grid)})
 
 

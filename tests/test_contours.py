@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from analytic_shapes import linear_dose, shapes
 
-from tumoar.geometry.contours import Outline, filled, pieces_of_outline, stacked
+from tumoar.geometry.contours import Outline, fill_contours, cut_outline, stack_planes
 from tumoar.geometry.image import Grid
 from tumoar.radiotherapy.dvh import dvh
 from tumoar.vocabulary.errors import GeometryError
@@ -27,12 +27,12 @@ def rotated(polygons, seed=3):
 @pytest.mark.parametrize("place", [lambda p: p, rotated], ids=["axial", "oblique"])
 def test_a_drawn_tube_ends_at_its_outermost_contours(place):
     outline = Outline("tube", place(disks(lambda z: 5.0, np.arange(0.0, 21.0, 2.0))))
-    assert pieces_of_outline(outline).volumes.sum() == pytest.approx(np.pi * 25 * 20, rel=3e-3)
+    assert cut_outline(outline).volumes.sum() == pytest.approx(np.pi * 25 * 20, rel=3e-3)
 
 
 def test_voxel_edge_contours_stand_for_whole_slices():
     outline = Outline("tube", disks(lambda z: 5.0, np.arange(0.0, 21.0, 2.0)), slabs=True)
-    assert pieces_of_outline(outline).volumes.sum() == pytest.approx(np.pi * 25 * 22, rel=3e-3)
+    assert cut_outline(outline).volumes.sum() == pytest.approx(np.pi * 25 * 22, rel=3e-3)
 
 
 def test_the_surface_runs_from_plane_to_plane():
@@ -40,7 +40,7 @@ def test_the_surface_runs_from_plane_to_plane():
     shape = next(s for s in shapes(5.0) if s.name == "sphere, dose along x")
     heights = np.arange(-9.0, 9.5, 3.0)
     assert shape.radius(9.0) > 0
-    found = dvh(pieces_of_outline(Outline("s", disks(shape.radius, heights))), linear_dose(0))
+    found = dvh(cut_outline(Outline("s", disks(shape.radius, heights))), linear_dose(0))
     for percent in (5, 50, 95):
         assert found.D(percent) == pytest.approx(shape.D(percent), rel=0.005)
 
@@ -49,22 +49,20 @@ def test_holes_and_islands():
     outer, hole, island = (CIRCLE * r for r in (9.0, 6.0, 2.0))
     planes = tuple(p + np.array([0, 0, z]) for z in (0.0, 1.0, 2.0) for p in (outer, hole, island))
     expected = np.pi * (81 - 36 + 4) * 3
-    assert stacked(Outline("ring", planes)).volume == pytest.approx(expected, rel=2e-3)
-    assert pieces_of_outline(Outline("ring", planes, slabs=True)).volumes.sum() == pytest.approx(
-        expected, rel=5e-3
-    )
+    assert stack_planes(Outline("ring", planes)).volume == pytest.approx(expected, rel=2e-3)
+    assert cut_outline(Outline("ring", planes, slabs=True)).volumes.sum() == pytest.approx(expected, rel=5e-3)
 
 
 def test_a_gap_is_not_filled():
     heights = [0.0, 2.0, 4.0, 20.0, 22.0]
-    volume = pieces_of_outline(Outline("two", disks(lambda z: 5.0, heights))).volumes.sum()
+    volume = cut_outline(Outline("two", disks(lambda z: 5.0, heights))).volumes.sum()
     assert volume == pytest.approx(np.pi * 25 * 6, rel=5e-3)
 
 
 def test_one_plane_alone():
     with pytest.raises(GeometryError, match="one plane only"):
-        pieces_of_outline(Outline("x", disks(lambda z: 5.0, [1.0])))
-    known = pieces_of_outline(Outline("x", disks(lambda z: 5.0, [1.0]), spacing=2.0))
+        cut_outline(Outline("x", disks(lambda z: 5.0, [1.0])))
+    known = cut_outline(Outline("x", disks(lambda z: 5.0, [1.0]), spacing=2.0))
     assert known.volumes.sum() == pytest.approx(np.pi * 50, rel=3e-3)
     assert known.points[:, 2].min() >= 0
     assert known.points[:, 2].max() <= 2
@@ -73,15 +71,15 @@ def test_one_plane_alone():
 def test_contours_out_of_plane_are_refused():
     flat, tilted = CIRCLE, CIRCLE[:, [2, 0, 1]]
     with pytest.raises(GeometryError, match="parallel"):
-        stacked(Outline("x", (flat * 5, tilted)))
+        stack_planes(Outline("x", (flat * 5, tilted)))
 
 
 def test_filling_a_grid():
     grid = Grid((20, 20, 5), np.diag([-1.0, 1.0, 2.0, 1.0]))
-    share = filled(Outline("x", tuple(CIRCLE * 6 + grid.world([9.3, 10.2, k]) for k in (1, 2))), grid)
+    share = fill_contours(Outline("x", tuple(CIRCLE * 6 + grid.world([9.3, 10.2, k]) for k in (1, 2))), grid)
     assert share.sum() == pytest.approx(2 * np.pi * 36, rel=2e-3)
     assert share[:, :, [0, 3, 4]].max() == 0
     middle = np.einsum("ijk,ijkc->c", share, np.stack(np.indices(grid.shape), -1)) / share.sum()
     assert middle == pytest.approx([9.3, 10.2, 1.5], abs=0.01)
     with pytest.raises(GeometryError, match="do not lie on the slices"):
-        filled(Outline("x", (CIRCLE * 6 + grid.world([9, 10, 1.5]),), spacing=2.0), grid)
+        fill_contours(Outline("x", (CIRCLE * 6 + grid.world([9, 10, 1.5]),), spacing=2.0), grid)

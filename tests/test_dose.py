@@ -7,7 +7,7 @@ import pytest
 from analytic_shapes import CENTER_GY, GRADIENT, linear_dose, mask_of, possible, shapes
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.geometry.pieces import Pieces, pieces_of_mask
+from tumoar.geometry.pieces import Pieces, cut_mask
 from tumoar.radiotherapy.dvh import Dvh, band, dvh, thinned
 
 PERCENTS = (5, 50, 95)
@@ -15,7 +15,7 @@ PERCENTS = (5, 50, 95)
 
 def errors(shape, spacing, rng):
     """Excess over the larger of 0.5 % and 0.1 Gy is a failure: errors in units of that."""
-    found = dvh(pieces_of_mask(mask_of(shape, spacing, rng)), linear_dose(shape.axis))
+    found = dvh(cut_mask(mask_of(shape, spacing, rng)), linear_dose(shape.axis))
     true = np.array([shape.D(p) for p in PERCENTS])
     return np.abs([found.D(p) for p in PERCENTS] - true) / np.maximum(0.005 * true, 0.1)
 
@@ -45,7 +45,7 @@ def test_coarse_masks_are_read_within_what_they_allow(spacing):
     rng = np.random.default_rng(6)
     for shape in shapes(0.05):
         mask = mask_of(shape, spacing, rng)
-        found = dvh(pieces_of_mask(mask), linear_dose(shape.axis))
+        found = dvh(cut_mask(mask), linear_dose(shape.axis))
         for percent in PERCENTS:
             low, high = possible(mask, shape.axis, percent)
             assert low - 0.02 <= found.D(percent) <= high + 0.02
@@ -59,7 +59,7 @@ def test_large_mask_has_no_steps():
     cube[2:-2, 2:-2, 2:-2] = 1
     affine = np.eye(4)
     affine[:3, 3] = -21.5
-    found = dvh(pieces_of_mask(Image(cube, Grid(cube.shape, affine))), linear_dose(0))
+    found = dvh(cut_mask(Image(cube, Grid(cube.shape, affine))), linear_dose(0))
     for percent in (2, 5, 37, 50, 95):
         expected = CENTER_GY + GRADIENT * (20 - 0.4 * percent)
         assert found.D(percent) == pytest.approx(expected, abs=0.03)
@@ -73,7 +73,7 @@ def test_shares_of_voxels_are_kept():
     rng = np.random.default_rng(1)
     fraction = np.where(rng.random((6, 5, 4)) < 0.3, 0.0, rng.random((6, 5, 4)))
     grid = Grid(fraction.shape, np.diag([1.0, 2.0, 3.0, 1.0]))
-    pieces = pieces_of_mask(Image(fraction, grid))
+    pieces = cut_mask(Image(fraction, grid))
     voxel = np.rint(grid.index(pieces.points)).astype(int)
     kept = np.zeros(fraction.shape)
     np.add.at(kept, tuple(voxel.T), pieces.volumes / 6.0)
@@ -83,7 +83,7 @@ def test_shares_of_voxels_are_kept():
 def test_what_lies_outside_the_dose_is_told():
     dose = Image(np.full((4, 4, 4), 10.0), Grid((4, 4, 4), np.eye(4)))
     mask = Image(np.ones((8, 4, 4)), Grid((8, 4, 4), np.eye(4)))
-    found = dvh(pieces_of_mask(mask), dose)
+    found = dvh(cut_mask(mask), dose)
     assert found.outside == pytest.approx(0.5, abs=0.01)
     assert found.mean == pytest.approx(5.0, abs=0.1)
 

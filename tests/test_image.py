@@ -16,7 +16,7 @@ from tumoar.geometry.image import (
     Input,
     is_canonical,
     is_valid,
-    transformed,
+    transform_intensities,
 )
 from tumoar.vocabulary.contrasts import find_contrast
 
@@ -172,11 +172,13 @@ def test_mr_is_valid_where_positive_and_ct_above_its_padding():
 
 def test_scaling_an_mr_image_shifts_its_log_by_a_constant():
     values = np.array([0.01, 0.5, 1, 30, 4000], np.float32)
-    shift = transformed(8 * values, find_contrast("FLAIR")) - transformed(values, find_contrast("FLAIR"))
+    shift = transform_intensities(8 * values, find_contrast("FLAIR")) - transform_intensities(
+        values, find_contrast("FLAIR")
+    )
     np.testing.assert_allclose(shift, math.log(8), rtol=1e-6)
 
 
 def test_ct_is_linear_and_clipped():
     values = np.array([-2000, -1024, 0, 40, 3071, 9000], np.float32)
     expected = np.array([-1024, -1024, 0, 40, 3071, 3071]) / HOUNSFIELD_UNIT
-    np.testing.assert_allclose(transformed(values, find_contrast("CT")), expected, rtol=1e-6)
+    np.testing.assert_allclose(transform_intensities(values, find_contrast("CT")), expected, rtol=1e-6)

@@ -14,7 +14,7 @@ from synthetic_heads import head_grid, synthetic_head
 from tumoar.geometry.image import Grid, Image
 from tumoar.io.images import read_scans
 from tumoar.preprocess.case import build_case
-from tumoar.preprocess.register import rigid
+from tumoar.preprocess.register import rigid_transform
 from tumoar.result.checks import review
 from tumoar.vocabulary.contrasts import find_contrast
 from tumoar.vocabulary.errors import ChannelError, GeometryError, TumoarError
@@ -36,7 +36,7 @@ def said(images, **options):
 def heads(number):
     """Two contrasts of a head in a pose of its own, the second by header where it may be a little off."""
     rng = np.random.default_rng(number)
-    pose = rigid(rng.uniform(-8, 8, 3), rng.uniform(-4, 4, 3), [0, 0, 0])
+    pose = rigid_transform(rng.uniform(-8, 8, 3), rng.uniform(-4, 4, 3), [0, 0, 0])
     grids = [head_grid(COARSE, frame="1.2"), head_grid(COARSE, frame="1.2")]
     names = [("T1c", "FLAIR"), ("T1", "T2"), ("T1c", "T2"), ("T1", "FLAIR")][number % 4]
     return {n: synthetic_head(n, g, moved=pose, seed=number) for n, g in zip(names, grids)}

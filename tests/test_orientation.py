@@ -8,7 +8,7 @@ from scipy.spatial.transform import Rotation
 from storage_orders import ORDERS, stored
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.geometry.orientation import canonical, orientation_of, to_canonical, to_native
+from tumoar.geometry.orientation import reorient, find_orientation, to_canonical, to_native
 
 SHAPE = (4, 5, 7)
 ANGLES = {"straight": (0, 0, 0), "oblique": (12, -20, 7), "halfway": (45, 0, 0)}
@@ -25,9 +25,9 @@ def ras_image(angles, rng):
 @pytest.mark.parametrize(("axes", "flips"), ORDERS)
 def test_every_storage_order_gives_one_canonical_image(axes, flips, angles):
     image = ras_image(angles, np.random.default_rng(1))
-    reference, _ = canonical(image)
+    reference, _ = reorient(image)
     native = stored(image, axes, flips)
-    turned, orientation = canonical(native)
+    turned, orientation = reorient(native)
     assert turned.data.flags.c_contiguous
     np.testing.assert_array_equal(turned.data, reference.data)
     np.testing.assert_allclose(turned.grid.affine, reference.grid.affine, atol=1e-12)
@@ -38,7 +38,7 @@ def test_every_storage_order_gives_one_canonical_image(axes, flips, angles):
 @pytest.mark.parametrize(("axes", "flips"), ORDERS)
 def test_a_straight_grid_comes_back_bit_exactly(axes, flips):
     image = ras_image((0, 0, 0), np.random.default_rng(2))
-    turned, _ = canonical(stored(image, axes, flips))
+    turned, _ = reorient(stored(image, axes, flips))
     assert turned.grid == image.grid
 
 
@@ -49,7 +49,7 @@ def test_left_stays_left(axes, flips):
     marked = np.zeros(SHAPE, np.uint8)
     marked[0, 2, 3], marked[3, 2, 3] = 1, 2
     native = stored(Image(marked, image.grid), axes, flips)
-    turned, orientation = canonical(native)
+    turned, orientation = reorient(native)
     (left,), (right,) = np.argwhere(turned.data == 1), np.argwhere(turned.data == 2)
     assert left[0] < right[0]
     np.testing.assert_allclose(turned.grid.world(left), image.grid.world([0, 2, 3]), atol=1e-12)
@@ -62,7 +62,7 @@ def test_no_other_order_is_closer():
     rng = np.random.default_rng(5)
     for turn in Rotation.random(200, rng=rng).as_matrix():
         image = Image(np.zeros(SHAPE, np.uint8), Grid(SHAPE, affine_of(turn, rng.uniform(0.3, 6, 3))))
-        chosen = closeness(orientation_of(image.grid).grid)
+        chosen = closeness(find_orientation(image.grid).grid)
         assert chosen >= max(closeness(stored(image, *order).grid) for order in ORDERS) - 1e-6
 
 
@@ -84,7 +84,7 @@ def nibabel_codes(affine):
 
 def test_axes_beyond_the_third_stay():
     image = stored(ras_image((0, 0, 0), np.random.default_rng(3)), (2, 0, 1), (True, False, True))
-    orientation = orientation_of(image.grid)
+    orientation = find_orientation(image.grid)
     votes = np.random.default_rng(4).random((*image.grid.shape, 3))
     there = to_canonical(votes, orientation)
     assert there.shape == (*SHAPE, 3)
@@ -94,6 +94,6 @@ def test_axes_beyond_the_third_stay():
 
 
 def test_a_wrong_shape_is_named():
-    orientation = orientation_of(Grid((4, 5, 7), np.eye(4)))
+    orientation = find_orientation(Grid((4, 5, 7), np.eye(4)))
     with pytest.raises(ValueError, match=r"\(4, 5, 7\), got \(7, 5, 4\)"):
         to_native(np.zeros((7, 5, 4)), orientation)

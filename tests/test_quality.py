@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.preprocess import quality
-from tumoar.preprocess.quality import check_distinct, check_image, kind_of
+from tumoar.preprocess.quality import check_distinct, check_image, guess_kind
 from tumoar.vocabulary.errors import ChannelError
 
 BRAIN = head() > 100
@@ -78,7 +78,7 @@ def test_a_stack_of_thick_slices_is_large_enough_and_noted():
 @pytest.mark.parametrize("scale", [1e300, 1e-300, 1e35])
 def test_values_beyond_single_precision_are_refused(scale):
     data = np.random.default_rng(0).uniform(0, 1, (40, 40, 40)) * scale
-    with pytest.raises(ChannelError, match="values that are no intensities"):
+    with pytest.raises(ChannelError, match="are not intensities"):
         quality.check_finite(data, "T1c")
 
 
@@ -164,9 +164,9 @@ def test_metal_on_ct():
 def test_a_label_map_is_no_image(dtype, kind):
     labels = np.random.default_rng(0).integers(0, 60, SHAPE).astype(dtype)
     assert "E5-B29 FLAIR looks like a label map" in refusal(Image(labels, GRID), kind=kind, brain=None)
-    assert kind_of(labels) == "labels"
+    assert guess_kind(labels) == "labels"
     assert notes(Image(labels, GRID), kind="labels", brain=None) == []
-    assert kind_of(np.random.default_rng(0).integers(0, 62, SHAPE).astype(dtype)) == "MR"
+    assert guess_kind(np.random.default_rng(0).integers(0, 62, SHAPE).astype(dtype)) == "MR"
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])
@@ -177,8 +177,8 @@ def test_labels_over_the_whole_range_of_a_type(dtype):
 
 def test_an_image_scaled_to_one_is_no_label_map():
     scaled = (head() / 700).astype(np.float32)
-    assert kind_of(scaled) == "MR"
-    assert kind_of((scaled * 20).round() / 20) == "MR"
+    assert guess_kind(scaled) == "MR"
+    assert guess_kind((scaled * 20).round() / 20) == "MR"
 
 
 def test_few_but_far_labels():
@@ -187,7 +187,7 @@ def test_few_but_far_labels():
 
 
 def test_kinds():
-    assert (kind_of(mr().data), kind_of(ct().data)) == ("MR", "CT")
+    assert (guess_kind(mr().data), guess_kind(ct().data)) == ("MR", "CT")
 
 
 @pytest.mark.parametrize("brain", [BRAIN, None])

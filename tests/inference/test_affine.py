@@ -10,7 +10,7 @@ from heads import analytic_head
 from scipy import ndimage as ndi
 from scipy.spatial.transform import Rotation
 
-from tumoar.geometry.image import Case, Grid, Input, is_valid, transformed
+from tumoar.geometry.image import Case, Grid, Input, is_valid, transform_intensities
 from tumoar.placement import affine
 from tumoar.placement.affine import find_placement, generators, rotation_and_scales
 from tumoar.placement.template import fit_landmarks, landmarks, make_template
@@ -58,7 +58,7 @@ def as_case(images, skull_stripped):
     for contrast, image in zip(contrasts, images.values()):
         values = image.data.astype(np.float32)
         ok = is_valid(values, contrast)
-        D.append(np.where(ok, transformed(np.where(ok, values, 1), contrast), np.nan))
+        D.append(np.where(ok, transform_intensities(np.where(ok, values, 1), contrast), np.nan))
         grid = image.grid
     D = np.stack(D).repeat(STEP, 1).repeat(STEP, 2).repeat(STEP, 3)
     matrix = grid.affine.copy()

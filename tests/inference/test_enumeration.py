@@ -157,14 +157,14 @@ def only_where_it_is(likely, drawn, allowed):
 @pytest.mark.parametrize("name", ["cRBM", "MRF", "held, unseen, unused"])
 def test_a_region_that_was_found_in_the_burn_in_changes_no_probability(name, monkeypatch):
     """Two of three sweeps draw tumor only where it was when the burn-in ended, and hold it elsewhere."""
-    monkeypatch.setattr(gibbs, "around", only_where_it_is)
+    monkeypatch.setattr(gibbs, "find_active_region", only_where_it_is)
     model = ENUMERATED[name]
     D = data(model)
     assert sampled(model, D, copies=6, sweeps=240, full_every=3).distance(exact(model, D)) < 0.025
 
 
 def test_a_region_that_followed_the_chain_to_its_end_would_change_them(monkeypatch):
-    monkeypatch.setattr(gibbs, "around", only_where_it_is)
+    monkeypatch.setattr(gibbs, "find_active_region", only_where_it_is)
     monkeypatch.setattr(Schedule, "finds_region", Schedule.is_full)
     model = ENUMERATED["cRBM"]
     D = data(model)

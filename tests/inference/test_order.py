@@ -132,7 +132,7 @@ def test_nothing_is_fitted_under_wrong_names(monkeypatch):
     def never(*_):
         raise AssertionError("fitted")
 
-    monkeypatch.setattr(pipeline.gem, "fits", never)
+    monkeypatch.setattr(pipeline.gem, "iter_fit", never)
     with pytest.raises(ChannelError, match="E5-swapped"):
         run(head("T1c", "FLAIR", shown=("FLAIR", "T1c")))
     with pytest.raises(AssertionError, match="fitted"):

@@ -19,7 +19,7 @@ from nrrd_files import content, fields_of, write_nrrd
 from pydicom import dcmread
 from rt_files import PLANTED, save, write_contours, write_rtdose
 
-from tumoar.geometry.contours import pieces_of_outline
+from tumoar.geometry.contours import cut_outline
 from tumoar.geometry.image import Grid
 from tumoar.io.dose import MOST_VOXELS, load_dose, read_dose
 from tumoar.io.nifti import write_nifti
@@ -145,7 +145,7 @@ def test_structure_sets_of_others(tmp_path):
     read = read_rtstruct(path)
     assert [o.name for o in read.outlines] == ["Brainstem"]
     assert read.frame == "1.5"
-    assert pieces_of_outline(read.outlines[0]).volumes.sum() == pytest.approx(400, rel=0.01)
+    assert cut_outline(read.outlines[0]).volumes.sum() == pytest.approx(400, rel=0.01)
 
 
 @pytest.mark.shared
@@ -162,7 +162,7 @@ def test_a_planning_systems_histograms(shared_data):
         key = "".join(c for c in outline.name if c.isalnum()).lower()
         column = next(i for i, h in enumerate(rows[0]) if h.lower().startswith(f"{key}_"))
         curve = np.array([[float(v) for v in row[column : column + 2]] for row in rows[1:] if row[column]])
-        found = dvh(pieces_of_outline(outline), dose)
+        found = dvh(cut_outline(outline), dose)
         for percent in (5, 50, 95):
             assert found.D(percent) == pytest.approx(np.interp(-percent, -curve[:, 1], curve[:, 0]), abs=0.5)
         assert found.mean == pytest.approx(np.trapezoid(curve[:, 1], curve[:, 0]) / 100, abs=0.2)

@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 from storage_orders import ORDERS, stored
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.geometry.orientation import canonical, to_native
+from tumoar.geometry.orientation import reorient, to_native
 from tumoar.io import nifti
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.version import __version__
@@ -57,7 +57,7 @@ def test_every_storage_order_is_one_image_in_world_space(tmp_path, axes, flips, 
     native = stored(ras, axes, flips)
     image = read_nifti(put(tmp_path / name, native.data, native.grid.affine, version=version))
     np.testing.assert_array_equal(image.data, native.data)
-    turned, _ = canonical(image)
+    turned, _ = reorient(image)
     np.testing.assert_array_equal(turned.data, data)
     assert turned.grid == ras.grid
     (left,), (right,) = np.argwhere(turned.data == 1000), np.argwhere(turned.data == 2000)
@@ -95,7 +95,7 @@ def test_every_storage_order_at_every_place(tmp_path, place, name, version, orde
         path = write(
             tmp_path / name, native.data, native.grid.affine, version=version, order=order, **options
         )
-        turned, orientation = canonical(read_nifti(path))
+        turned, orientation = reorient(read_nifti(path))
         points = turned.grid.world(np.moveaxis(np.indices(turned.grid.shape), 0, -1))
         index = ras.grid.index(points)
         np.testing.assert_allclose(index, index.round(), atol=1e-3)
@@ -241,7 +241,7 @@ def test_labels_go_back_to_the_grid_of_the_input_exactly(tmp_path, axes, flips):
     ras = Image(head((9, 8, 7)), Grid((9, 8, 7), oblique().astype(np.float32).astype(float)))
     native = stored(ras, axes, flips)
     image = read_nifti(put(tmp_path / "in.nii.gz", native.data, native.grid.affine))
-    turned, orientation = canonical(image)
+    turned, orientation = reorient(image)
     labels = (turned.data > 200).astype(np.uint8)
     write_nifti(tmp_path / "out.nii.gz", to_native(labels, orientation), orientation.native)
     out = read_nifti(tmp_path / "out.nii.gz")
@@ -363,6 +363,6 @@ def test_real_images_are_read_as_nibabel_reads_them(shared_data, name):
 def test_all_images_load(shared_data):
     for path in shared_data.rglob("*.nii.gz"):
         try:
-            canonical(read_nifti(path))
+            reorient(read_nifti(path))
         except TumoarError as refusal:
             pytest.fail(str(refusal))

@@ -15,7 +15,7 @@ from pydicom.sequence import Sequence
 from pydicom.tag import Tag
 from rt_files import contour_set, save, write_contours
 
-from tumoar.geometry.contours import filled, pieces_of_outline
+from tumoar.geometry.contours import fill_contours, cut_outline
 from tumoar.geometry.image import Grid
 from tumoar.io.rtstruct import read_rtstruct
 from tumoar.vocabulary.errors import GeometryError, ResourceError, TumoarError, UnreadableFileError
@@ -34,8 +34,8 @@ def volume(path, name="X"):
     """cm³ of a structure between its outermost planes, and of the same on voxels; notes on the way."""
     read = read_rtstruct(path)
     outline = next(o for o in read.outlines if o.name == name)
-    cut = pieces_of_outline(outline).volumes.sum() / 4
-    voxels = filled(outline, GRID).sum() / 3
+    cut = cut_outline(outline).volumes.sum() / 4
+    voxels = fill_contours(outline, GRID).sum() / 3
     assert voxels == pytest.approx(cut, rel=0.02)
     return cut, read.notes
 
@@ -155,7 +155,7 @@ def test_exclusive_contours_exclude_one_another_where_they_cross(tmp_path):
 def test_exclusive_contours_given_twice_are_refused(tmp_path):
     data = contour_set({"X": tube(SQUARE, SQUARE)}, "1.5", "CLOSEDPLANAR_XOR")
     outline = read_rtstruct(save(data, tmp_path / "RS.dcm")).outlines[0]
-    for use in (pieces_of_outline, lambda o: filled(o, GRID)):
+    for use in (cut_outline, lambda o: fill_contours(o, GRID)):
         with pytest.raises(GeometryError, match="given twice and would exclude"):
             use(outline)
 
@@ -164,7 +164,7 @@ def test_contours_on_another_series_keep_their_volume(tmp_path):
     """Planes 6 mm apart beside planes 2 mm apart: the space between is not lost."""
     structures = {"X": tube(SQUARE, heights=np.arange(0, 25, 6.0)), "fine": tube(SQUARE)}
     read = read_rtstruct(write_contours(tmp_path / "RS.dcm", structures, "1.5"))
-    assert pieces_of_outline(read.outlines[0]).volumes.sum() == pytest.approx(2400, rel=0.01)
+    assert cut_outline(read.outlines[0]).volumes.sum() == pytest.approx(2400, rel=0.01)
     assert read.notes == (
         "contours of X are 6 mm apart, those of other structures 2 mm: the space between them was filled",
     )
@@ -173,7 +173,7 @@ def test_contours_on_another_series_keep_their_volume(tmp_path):
 def test_a_stray_plane_does_not_thin_the_others(tmp_path):
     structures = {"X": tube(SQUARE, heights=[0, 2, 2.1, 4, 6, 8]), "Y": tube(SQUARE, heights=[0, 0.1])}
     outline = read_rtstruct(write_contours(tmp_path / "RS.dcm", structures, "1.5")).outlines[0]
-    assert pieces_of_outline(outline).volumes.sum() == pytest.approx(800, rel=0.01)
+    assert cut_outline(outline).volumes.sum() == pytest.approx(800, rel=0.01)
 
 
 def test_gaps_stay_empty_and_are_noted(tmp_path):
@@ -207,7 +207,7 @@ def test_contours_without_area_are_noted(tmp_path, polygon, what):
             empty.ContourGeometricType, empty.NumberOfContourPoints = "CLOSED_PLANAR", 0
             data.ROIContourSequence[0].ContourSequence.append(empty)
     read = read_rtstruct(save(data, tmp_path / "RS.dcm"))
-    assert pieces_of_outline(read.outlines[0]).volumes.sum() == pytest.approx(400, rel=0.01)
+    assert cut_outline(read.outlines[0]).volumes.sum() == pytest.approx(400, rel=0.01)
     assert [note for note in read.notes if note.startswith(what)]
     alone = read_rtstruct(edited(tmp_path, lambda d: None, {"X": [polygon] if len(polygon) else []}))
     assert alone.outlines == ()
@@ -216,7 +216,7 @@ def test_contours_without_area_are_noted(tmp_path, polygon, what):
 def test_contours_that_cross_themselves_have_an_area(tmp_path):
     bow = SQUARE[[0, 2, 1, 3]]  # turns as much one way as the other
     read = read_rtstruct(write_contours(tmp_path / "RS.dcm", {"X": tube(bow)}, "1.5"))
-    assert pieces_of_outline(read.outlines[0]).volumes.sum() == pytest.approx(200, rel=0.02)
+    assert cut_outline(read.outlines[0]).volumes.sum() == pytest.approx(200, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_large_structures_take_seconds(tmp_path, polygons, expected):
     path = written(tmp_path, polygons)
     begin = time.process_time()
     read = read_rtstruct(path)
-    assert pieces_of_outline(read.outlines[0]).volumes.sum() == pytest.approx(expected, rel=0.02)
+    assert cut_outline(read.outlines[0]).volumes.sum() == pytest.approx(expected, rel=0.02)
     assert time.process_time() - begin < 60
     assert read.notes == ()
 
@@ -415,7 +415,7 @@ def test_large_structures_take_seconds(tmp_path, polygons, expected):
 def test_what_is_beyond_reason_is_refused(tmp_path, polygons):
     read = read_rtstruct(written(tmp_path, polygons))
     with pytest.raises(ResourceError, match="contours of X are not plausible"):
-        pieces_of_outline(read.outlines[0])
+        cut_outline(read.outlines[0])
 
 
 # ---- anything ----------------------------------------------------------------------------------------------
@@ -492,7 +492,7 @@ def test_any_structure_set_is_understood_or_refused(tmp_path_factory, rois):
     assert len({o.name for o in read.outlines}) == len(read.outlines)
     for outline in read.outlines:
         try:
-            pieces = pieces_of_outline(outline, 500)
+            pieces = cut_outline(outline, 500)
         except TumoarError:
             continue
         assert np.isfinite(pieces.points).all()

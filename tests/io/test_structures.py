@@ -11,7 +11,7 @@ from small_result import small_result
 
 from tumoar.api import Segmentation
 from tumoar.geometry.image import Grid, Image
-from tumoar.geometry.pieces import pieces_of_mask
+from tumoar.geometry.pieces import cut_mask
 from tumoar.inference.tally import Tally
 from tumoar.io.nifti import read_nifti
 from tumoar.model.joint import Labels
@@ -103,7 +103,7 @@ def test_thick_slices_give_no_green_that_the_samples_contradict(tmp_path):
     fine = Image(
         (deliver(result, "FLAIR").votes.l == TABLE.l("optic chiasm")).astype(np.uint8), result.case.grid
     )
-    assert abs(measure(dvh(pieces_of_mask(fine), steep()), "D0.03cc") - measure(one.dvh, "D0.03cc")) > 0.5
+    assert abs(measure(dvh(cut_mask(fine), steep()), "D0.03cc") - measure(one.dvh, "D0.03cc")) > 0.5
 
 
 def test_a_sample_stays_as_it_is_on_its_own_voxels():

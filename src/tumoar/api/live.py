@@ -13,7 +13,7 @@ from tumoar.api.result import Result
 from tumoar.app.publish import Job, describe, page_of, publish
 from tumoar.app.segment import Outcome
 from tumoar.geometry.image import Grid, Image, frame_digest
-from tumoar.geometry.pieces import pieces_of_mask
+from tumoar.geometry.pieces import cut_mask
 from tumoar.inference.tally import Votes
 from tumoar.io.dicom import grid_of
 from tumoar.io.dose import GivenDose, load_dose, require_dose
@@ -22,7 +22,7 @@ from tumoar.io.images import series_at
 from tumoar.io.rois import Roi, look_of
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.numerics.threads import use_threads
-from tumoar.preprocess.case import to_input
+from tumoar.preprocess.case import resample_to_input
 from tumoar.preprocess.quality import Note
 from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
 from tumoar.radiotherapy.margins import Margins
@@ -181,7 +181,7 @@ class Segmentation(segmentation.Segmentation, Result):
             rois.append(Roi(organ.name, organ.kind, color, mask, code))
         for target, mask in self._targets.items():
             color, code = look_of(self.table, self.table.organ("GTV"))
-            there = to_input(mask.astype(np.float32), self.case, name) > HALF
+            there = resample_to_input(mask.astype(np.float32), self.case, name) > HALF
             rois.append(Roi(target, target, color, there, code))
         write_rtstruct(path, rois, series, smooth=smooth, key=self._manifest["key"])
 
@@ -209,4 +209,4 @@ def _voted(result: segmentation.Segmentation, name: str) -> Mask:
 
 
 def _curve(mask: Mask, grid: Grid, dose: Image) -> Dvh:
-    return thinned(dvh(pieces_of_mask(Image(mask.astype(np.uint8), grid)), dose))
+    return thinned(dvh(cut_mask(Image(mask.astype(np.uint8), grid)), dose))

@@ -7,14 +7,14 @@ import numpy.typing as npt
 
 from tumoar.app.pipeline import Given
 from tumoar.geometry.image import Case, Image
-from tumoar.geometry.orientation import canonical
+from tumoar.geometry.orientation import reorient
 from tumoar.geometry.resample import resample
 from tumoar.vocabulary.errors import GeometryError
 
 
 def mask_on(image: Image, case: Case, above: float = 0.0) -> npt.NDArray[np.bool_]:
     """Where a mask, given in the space of the reference, is above a value, on the case's grid."""
-    turned, _ = canonical(image)
+    turned, _ = reorient(image)
     mask = np.asarray(turned.data, np.float64) > above
     is_there = resample(mask, turned.grid, case.grid) > 0.5
     if not is_there.any():

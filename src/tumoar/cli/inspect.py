@@ -112,12 +112,12 @@ class Source:
 
 def examine(source: Source) -> Finding:
     """Read one image and judge it by itself."""
-    from tumoar.preprocess.quality import check_image, kind_of
+    from tumoar.preprocess.quality import check_image, guess_kind
 
     facts = None
     try:
         image = source.read()
-        kind = kind_of(image.data)
+        kind = guess_kind(image.data)
         facts = _facts(image, "label map" if kind == "labels" else kind)
         notes = tuple(str(note) for note in check_image(image, "image", kind))
         return Finding(source.name, _facts(image, _look(image, kind)), notes, series=source.series)
@@ -128,14 +128,14 @@ def examine(source: Source) -> Finding:
 def _facts(image: Image, looks_like: str) -> Facts:
     import numpy as np
 
-    from tumoar.geometry.orientation import orientation_of
+    from tumoar.geometry.orientation import find_orientation
 
     is_finite = np.isfinite(image.data)
     finite = image.data if is_finite.all() else image.data[is_finite]
     return Facts(
         shape=image.grid.shape,
         spacing_mm=tuple(round(float(s), 6) for s in image.grid.spacing),
-        axes=orientation_of(image.grid).codes,
+        axes=find_orientation(image.grid).codes,
         type=str(image.data.dtype),
         looks_like=looks_like,
         range=(finite.min().item(), finite.max().item()) if finite.size else None,
@@ -149,17 +149,17 @@ def _look(image: Image, kind: Kind) -> str:
         return "label map"
     import numpy as np
 
-    from tumoar.geometry.orientation import canonical
+    from tumoar.geometry.orientation import reorient
     from tumoar.preprocess.case import CT_BONE, CT_WINDOW
-    from tumoar.preprocess.register import FINE, prepare
-    from tumoar.preprocess.skull import skull_evidence
+    from tumoar.preprocess.register import FINE, prepare_image
+    from tumoar.preprocess.skull import measure_skull
 
     window, bone = (CT_WINDOW, CT_BONE) if kind == "CT" else (None, None)
-    prepared = prepare(canonical(image)[0], window)
+    prepared = prepare_image(reorient(image)[0], window)
     if not HEAD_LITERS[0] <= np.count_nonzero(prepared.is_head) * FINE**3 / 1e6 <= HEAD_LITERS[1]:
         return kind
     values = np.asarray(prepared.levels[FINE].data, np.float32)
-    evidence = skull_evidence(values, prepared.valid, prepared.is_head, FINE, bone)
+    evidence = measure_skull(values, prepared.valid, prepared.is_head, FINE, bone)
     return f"{kind}, {'skull-stripped' if evidence.is_stripped else 'whole head'}"
 
 

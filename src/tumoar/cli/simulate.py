@@ -101,11 +101,11 @@ def simulate(
 def _read(path: Path) -> tuple[npt.NDArray[np.uint8], Grid]:
     import numpy as np
 
-    from tumoar.geometry.orientation import canonical
+    from tumoar.geometry.orientation import reorient
     from tumoar.io.nifti import read_nifti
     from tumoar.vocabulary.labels import default_labels
 
-    image, _ = canonical(read_nifti(path))
+    image, _ = reorient(read_nifti(path))
     unknown = sorted(set(np.unique(image.data).tolist()) - set(default_labels().indices.tolist()))
     if unknown:
         raise UnreadableFileError(

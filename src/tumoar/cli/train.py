@@ -219,10 +219,10 @@ def _labels(path: Path | None) -> LabelTable:
 
 
 def _read(path: Path) -> Image:
-    from tumoar.geometry.orientation import canonical
+    from tumoar.geometry.orientation import reorient
     from tumoar.io.nifti import read_nifti
 
-    return canonical(read_nifti(path))[0]
+    return reorient(read_nifti(path))[0]
 
 
 def _integers(image: Image) -> npt.NDArray[np.int32]:

@@ -148,10 +148,10 @@ def _labels(path: Path) -> Any:
     """A label map with canonical axes; 1 mm voxels are required, because filters have a size in mm."""
     import numpy as np
 
-    from tumoar.geometry.orientation import canonical
+    from tumoar.geometry.orientation import reorient
     from tumoar.io.nifti import read_nifti
 
-    image, _ = canonical(read_nifti(path))
+    image, _ = reorient(read_nifti(path))
     if np.abs(image.grid.spacing - 1).max() > 0.01:
         raise GeometryError(
             "spacing",

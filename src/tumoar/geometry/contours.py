@@ -18,8 +18,8 @@ import numpy.typing as npt
 from scipy import ndimage as ndi
 
 from tumoar.geometry.image import Grid
-from tumoar.geometry.pieces import PIECES, Pieces, spread
-from tumoar.geometry.planes import Planar, arranged, axes_of, gaps_of, typical
+from tumoar.geometry.pieces import PIECES, Pieces, spread_points
+from tumoar.geometry.planes import Planar, arrange_planes, find_axes, measure_gaps, typical_gap
 from tumoar.numerics.polygons import area, centers_inside, coverage, edge_distance, total_area
 from tumoar.vocabulary.errors import GeometryError
 
@@ -53,7 +53,7 @@ class Outline:
     @cached_property
     def planes(self) -> tuple[Planar, ...]:
         """The contours by planes; refused unless all are parallel."""
-        return arranged(self.name, self.polygons, exclusive=self.exclusive)
+        return arrange_planes(self.name, self.polygons, exclusive=self.exclusive)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,14 +90,14 @@ class Stack:
         return sum(p.thickness * total_area(p.polygons, p.groups) for p in self.planes)
 
 
-def stacked(outline: Outline) -> Stack:
+def stack_planes(outline: Outline) -> Stack:
     """The contours of a structure by planes, each as a slab; refused unless all are parallel."""
     if not outline.planes:
         return Stack(np.eye(3), ())
     positions = np.array([p.position for p in outline.planes])
     slabs = zip(*_slabs(positions, outline))
     return Stack(
-        axes_of(outline.polygons),
+        find_axes(outline.polygons),
         tuple(
             Plane(p.flat, p.groups, p.position, float(low), float(high))
             for p, (low, high) in zip(outline.planes, slabs)
@@ -107,11 +107,11 @@ def stacked(outline: Outline) -> Stack:
 
 def common_spacing(outlines: Sequence[Outline]) -> float | None:
     """The least distance that is typical of any structure's planes, mm; None if each has one plane only."""
-    found = [typical(gaps_of(o.polygons)) for o in outlines]
+    found = [typical_gap(measure_gaps(o.polygons)) for o in outlines]
     return min((gap for gap in found if gap is not None), default=None)
 
 
-def remarks(outline: Outline) -> list[str]:
+def find_remarks(outline: Outline) -> list[str]:
     """Sentences on contours that had to be understood: repeated, crossing, or far apart."""
     out = []
     repeated = sum(p.repeated for p in outline.planes)
@@ -122,21 +122,21 @@ def remarks(outline: Outline) -> list[str]:
     if crossing:
         where = "1 plane" if crossing == 1 else f"{crossing} planes"
         out.append(f"contours of {outline.name} cross each other in {where}: their union was taken")
-    own = typical(np.diff([p.position for p in outline.planes]))
+    own = typical_gap(np.diff([p.position for p in outline.planes]))
     if outline.slabs or not own:
         return out
     if len(outline.planes) > 2 and own > MOST_GAP * (outline.spacing or own):
         apart = f"{own:.3g} mm apart, those of other structures {outline.spacing:.3g} mm"
         out.append(f"contours of {outline.name} are {apart}: the space between them was filled")
     if outline.spacing or len(outline.planes) > 2:
-        planes = stacked(outline).planes
+        planes = stack_planes(outline).planes
         gaps = [b.position - a.position for a, b in pairwise(planes) if b.low != a.high]
         if gaps:
             out.append(f"contours of {outline.name} leave gaps of up to {max(gaps):.3g} mm, which stay empty")
     return out
 
 
-def gap_within(outline: Outline) -> float | None:
+def find_gap(outline: Outline) -> float | None:
     """The widest gap, mm, between contours that lie over one another; None where there is none.
 
     Parts of a structure may lie apart; where contours end and begin again over the same place, slices between
@@ -144,7 +144,7 @@ def gap_within(outline: Outline) -> float | None:
     """
     found = [
         b.position - a.position
-        for a, b in pairwise(stacked(outline).planes)
+        for a, b in pairwise(stack_planes(outline).planes)
         if b.low != a.high and any(_overlap(p, q) for p in a.polygons for q in b.polygons)
     ]
     return max(found, default=None)
@@ -155,9 +155,9 @@ def _overlap(a: Points, b: Points) -> bool:
     return bool((a.min(0) < b.max(0)).all() and (b.min(0) < a.max(0)).all())
 
 
-def pieces_of_outline(outline: Outline, least: int = PIECES) -> Pieces:
+def cut_outline(outline: Outline, least: int = PIECES) -> Pieces:
     """A structure cut into at least about `least` pieces (see `tumoar.radiotherapy.dvh`)."""
-    stack = stacked(outline)
+    stack = stack_planes(outline)
     volume = stack.volume
     if not volume > 0:
         return Pieces(np.zeros((0, 3)), np.zeros(0))
@@ -171,13 +171,14 @@ def pieces_of_outline(outline: Outline, least: int = PIECES) -> Pieces:
     shape = int(extent[0] / step) + 3, int(extent[1] / step) + 3
     origin = corners.min(0) - step
     cells = [
-        Plane(tuple((p - origin) / step for p in plane.polygons), *_rest(plane)) for plane in stack.planes
+        Plane(tuple((p - origin) / step for p in plane.polygons), *_plane_fields(plane))
+        for plane in stack.planes
     ]
     layers = _slab_layers if outline.slabs else _blended_layers
     points, volumes, number = [], [], 0
     for share, low, high in layers(cells, shape, step):
         where = np.argwhere(share > 0)
-        shift = spread(np.arange(number, number + len(where)))
+        shift = spread_points(np.arange(number, number + len(where)))
         number += len(where)
         flat = origin + (where + shift[:, :2] - 0.5) * step
         points.append(np.column_stack([flat, low + shift[:, 2] * (high - low)]) @ stack.axes)
@@ -185,7 +186,7 @@ def pieces_of_outline(outline: Outline, least: int = PIECES) -> Pieces:
     return Pieces(np.concatenate(points), np.concatenate(volumes))
 
 
-def _rest(plane: Plane) -> tuple[npt.NDArray[np.int64], float, float, float]:
+def _plane_fields(plane: Plane) -> tuple[npt.NDArray[np.int64], float, float, float]:
     return plane.groups, plane.position, plane.low, plane.high
 
 
@@ -225,7 +226,7 @@ class _Field:
     def __init__(self, plane: Plane, shape: tuple[int, int]) -> None:
         self.plane = plane
         self.inside = centers_inside(plane.polygons, shape, plane.groups)
-        self.near = ndi.binary_dilation(_touched(plane.polygons, shape), np.ones((3, 3), bool))
+        self.near = ndi.binary_dilation(_find_touched(plane.polygons, shape), np.ones((3, 3), bool))
 
     def distance(self, where: npt.NDArray[np.bool_]) -> Points:
         """(m,) signed distance of the centers of some cells, in cells; positive inside."""
@@ -243,7 +244,7 @@ class _Field:
         return np.where(self.inside[where], 1.0, -1.0) * np.minimum(nearest, FAR)
 
 
-def _touched(polygons: Sequence[Points], shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
+def _find_touched(polygons: Sequence[Points], shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
     """(a, b) the cells that edges pass through, but for corners that they cut by less than half a cell."""
     out = np.zeros(shape, bool)
     for p in polygons:
@@ -261,7 +262,7 @@ def _cut(low: float, high: float, step: float) -> Iterator[tuple[float, float]]:
     yield from zip(edges[:-1].tolist(), edges[1:].tolist())
 
 
-def filled(outline: Outline, grid: Grid) -> npt.NDArray[np.float64]:
+def fill_contours(outline: Outline, grid: Grid) -> npt.NDArray[np.float64]:
     """(X, Y, Z) share of every voxel inside; the contours must lie on slices of the grid.
 
     Slices are along the axis of the grid that is closest to the normal of the contours.
@@ -278,7 +279,7 @@ def filled(outline: Outline, grid: Grid) -> npt.NDArray[np.float64]:
     return out
 
 
-def contours_outside(outline: Outline, grid: Grid) -> int:
+def count_outside(outline: Outline, grid: Grid) -> int:
     """How many contours reach beyond the voxels of a grid, by more than half a voxel."""
     ends = np.array(grid.shape) - 1
     index = [grid.index(p) for p in outline.polygons]
@@ -289,7 +290,7 @@ def _slices(outline: Outline, grid: Grid) -> Iterator[tuple[int, int, Planar]]:
     """The planes of a structure with the axis and number of the slice that they lie on."""
     if not outline.planes:
         return
-    normal = axes_of(outline.polygons)[2]
+    normal = find_axes(outline.polygons)[2]
     axis = int(np.argmax(np.abs((grid.affine[:3, :3] / grid.spacing).T @ normal)))
     for plane in outline.planes:
         index = np.concatenate([grid.index(p)[:, axis] for p in plane.polygons])
@@ -311,7 +312,7 @@ def _slabs(positions: Points, outline: Outline) -> tuple[Points, Points]:
     Drawn contours in three planes or more tell their own distance, which may be that of another series.
     """
     gaps = np.diff(positions)
-    own = typical(gaps)
+    own = typical_gap(gaps)
     if outline.spacing is None and own is None:
         raise GeometryError(
             "contours",

@@ -207,7 +207,7 @@ def is_valid(values: npt.NDArray[Any], contrast: Contrast) -> npt.NDArray[np.boo
     return np.isfinite(values) & (values > (0 if contrast.is_mr else HOUNSFIELD_RANGE[0]))
 
 
-def transformed(values: FloatArray, contrast: Contrast) -> npt.NDArray[np.float32]:
+def transform_intensities(values: FloatArray, contrast: Contrast) -> npt.NDArray[np.float32]:
     """What the model sees of valid intensities: their natural log, or clipped Hounsfield units."""
     if contrast.is_mr:
         return np.log(values, dtype=np.float32)

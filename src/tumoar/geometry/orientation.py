@@ -43,7 +43,7 @@ class Orientation:
         return list(zip(self.axes, self.flips))
 
 
-def orientation_of(grid: Grid) -> Orientation:
+def find_orientation(grid: Grid) -> Orientation:
     """The permutation and flips that bring the axes of `grid` closest to right, front, up."""
     cosines = grid.affine[:3, :3] / grid.spacing
 
@@ -58,9 +58,9 @@ def orientation_of(grid: Grid) -> Orientation:
     return Orientation(grid, (i, j, k), (cosines[0, i] < 0, cosines[1, j] < 0, cosines[2, k] < 0))
 
 
-def canonical(image: Image) -> tuple[Image, Orientation]:
+def reorient(image: Image) -> tuple[Image, Orientation]:
     """The image with its axes to the right, front and up, C-contiguous, and the way back."""
-    orientation = orientation_of(image.grid)
+    orientation = find_orientation(image.grid)
     return Image(to_canonical(image.data, orientation), orientation.grid, image.source), orientation
 
 

@@ -30,7 +30,7 @@ class Pieces:
             raise ValueError(f"points must be ({len(self.volumes)}, 3), got {self.points.shape}")
 
 
-def pieces_of_mask(fraction: Image, least: int = PIECES) -> Pieces:
+def cut_mask(fraction: Image, least: int = PIECES) -> Pieces:
     """A mask of shares 0 to 1, each voxel cut into at least as many pieces as give `least` in all.
 
     A voxel that is only partly inside keeps its share exactly; its pieces are filled beginning where the
@@ -41,34 +41,34 @@ def pieces_of_mask(fraction: Image, least: int = PIECES) -> Pieces:
     inside = f[tuple(where.T)]
     if not len(where):
         return Pieces(np.zeros((0, 3)), np.zeros(0))
-    sides = _cuts(fraction.grid.spacing, float(inside.sum()) * fraction.grid.voxel_volume, least)
+    sides = _choose_cuts(fraction.grid.spacing, float(inside.sum()) * fraction.grid.voxel_volume, least)
     lattice = np.stack(np.meshgrid(*[np.arange(n) / n for n in sides], indexing="ij"), -1).reshape(-1, 3)
     count = len(lattice)
     points, volumes = [], []
     for start in range(0, len(where), CHUNK):
         number = np.arange(start, min(start + CHUNK, len(where)))
         # Each voxel has its lattice elsewhere, or all pieces of a layer would get one dose, a step in D.
-        offsets = (lattice + spread(number)[:, None, :]) % 1.0 - 0.5
+        offsets = (lattice + spread_points(number)[:, None, :]) % 1.0 - 0.5
         index = where[number, None, :] + offsets
-        share = _filled(f, index, inside[start : start + CHUNK], count)
+        share = _fill(f, index, inside[start : start + CHUNK], count)
         at = share > 0
         points.append(fraction.grid.world(index[at]))
         volumes.append(share[at] * fraction.grid.voxel_volume / count)
     return Pieces(np.concatenate(points), np.concatenate(volumes))
 
 
-def _cuts(spacing: Array, volume: float, least: int) -> Array:
+def _choose_cuts(spacing: Array, volume: float, least: int) -> Array:
     """(3,) pieces along each side of a voxel."""
     size = (volume / least) ** (1 / 3)
     return np.clip(np.ceil(spacing / size), 1, FINEST).astype(int)
 
 
-def spread(number: npt.NDArray[np.int64]) -> Array:
+def spread_points(number: npt.NDArray[np.int64]) -> Array:
     """(n, 3) points in the unit cube, evenly spread whatever their number (a Kronecker sequence)."""
     return ((number[:, None] + 0.5) * PLASTIC ** -np.arange(1.0, 4.0)) % 1.0
 
 
-def _filled(f: Array, index: Array, inside: Array, count: int) -> Array:
+def _fill(f: Array, index: Array, inside: Array, count: int) -> Array:
     """(n, count) share of every piece that is filled: all of them, or the first by the interpolated mask."""
     share = np.ones(index.shape[:2])
     partial = np.flatnonzero(inside < 1 - 1e-6)

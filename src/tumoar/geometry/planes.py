@@ -62,7 +62,7 @@ def has_area(polygon: Points) -> bool:
     return total_area([flat]) > LEAST_WIDTH * width
 
 
-def once(polygon: Points) -> Points:
+def drop_repeats(polygon: Points) -> Points:
     """A contour that runs around several times, point for point, as one that runs around once."""
     for turns in (2, 3, 4):
         size, rest = divmod(len(polygon), turns)
@@ -75,7 +75,7 @@ def once(polygon: Points) -> Points:
     return polygon
 
 
-def axes_of(polygons: Sequence[Points]) -> npt.NDArray[np.float64]:
+def find_axes(polygons: Sequence[Points]) -> npt.NDArray[np.float64]:
     """(3, 3) rows: two directions in the plane and the normal, from the areas of all polygons."""
     turned = _area_vectors(polygons)
     size = np.linalg.norm(turned, axis=1)
@@ -94,30 +94,30 @@ def axes_of(polygons: Sequence[Points]) -> npt.NDArray[np.float64]:
     return np.stack([u, np.cross(normal, u), normal])
 
 
-def gaps_of(polygons: Sequence[Points]) -> Points:
+def measure_gaps(polygons: Sequence[Points]) -> Points:
     """Distances from plane to plane, mm."""
     if not polygons:
         return np.zeros(0)
-    normal = axes_of(polygons)[2]
+    normal = find_axes(polygons)[2]
     gaps = np.diff(np.sort([float((p @ normal).mean()) for p in polygons]))
     return np.asarray(gaps[gaps > SAME_PLANE], np.float64)
 
 
-def typical(gaps: npt.ArrayLike) -> float | None:
+def typical_gap(gaps: npt.ArrayLike) -> float | None:
     """The distance of slices, by those of planes: half of them are no wider; None without any."""
     found = np.sort(np.asarray(gaps, np.float64))
     found = found[found > LEAST_GAP] if (found > LEAST_GAP).any() else found
     return float(found[(len(found) - 1) // 2]) if len(found) else None
 
 
-def arranged(name: str, polygons: Sequence[Points], *, exclusive: bool = False) -> tuple[Planar, ...]:
+def arrange_planes(name: str, polygons: Sequence[Points], *, exclusive: bool = False) -> tuple[Planar, ...]:
     """Contours with an area by planes, in the order of the planes; refused unless all are parallel.
 
     With `exclusive` contours are combined by exclusive or, whatever they cross.
     """
     if not polygons:
         return ()
-    axes = axes_of(polygons)
+    axes = find_axes(polygons)
     turned = [p @ axes.T for p in polygons]
     out_of_plane = max(float(np.ptp(p[:, 2])) for p in turned)
     if out_of_plane > 2 * SAME_PLANE:
@@ -138,7 +138,7 @@ def arranged(name: str, polygons: Sequence[Points], *, exclusive: bool = False) 
     found = []
     for group in groups:
         flat = tuple(np.ascontiguousarray(turned[i][:, :2]) for i in group)
-        united, repeated, crossing = _united(name, flat, exclusive)
+        united, repeated, crossing = _group_contours(name, flat, exclusive)
         members = tuple(polygons[i] for i in group)
         found.append(Planar(members, flat, float(depth[group[0]]), united, repeated, crossing))
     return tuple(found)
@@ -174,10 +174,12 @@ def _too_many(name: str, found: str) -> ResourceError:
     )
 
 
-def _united(name: str, flat: Sequence[Points], exclusive: bool) -> tuple[npt.NDArray[np.int64], int, int]:
+def _group_contours(
+    name: str, flat: Sequence[Points], exclusive: bool
+) -> tuple[npt.NDArray[np.int64], int, int]:
     """The group of every contour of a plane, how many are repetitions, and how many pairs cross."""
     groups = np.arange(len(flat))
-    over = _boxes_over(flat)
+    over = _find_overlapping_boxes(flat)
     if len(over) > MOST_OVER:
         raise _too_many(name, f"{len(over)} contours over one another, at most {MOST_OVER}")
     if not len(over):
@@ -212,7 +214,7 @@ def _united(name: str, flat: Sequence[Points], exclusive: bool) -> tuple[npt.NDA
     return np.unique(groups, return_inverse=True)[1].astype(np.int64), repeated, int(crossing.sum())
 
 
-def _boxes_over(flat: Sequence[Points]) -> npt.NDArray[np.int64]:
+def _find_overlapping_boxes(flat: Sequence[Points]) -> npt.NDArray[np.int64]:
     """Which contours may meet another one: their bounding boxes do."""
     low, high = np.array([p.min(0) for p in flat]), np.array([p.max(0) for p in flat])
     meets = np.zeros(len(flat), bool)

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from pydicom import Dataset
 
-from tumoar.geometry.contours import Outline, common_spacing, remarks
-from tumoar.geometry.planes import has_area, once
+from tumoar.geometry.contours import Outline, common_spacing, find_remarks
+from tumoar.geometry.planes import has_area, drop_repeats
 from tumoar.io.dicom_file import open_dicom, refusing, require_whole
 from tumoar.io.files import opened
 from tumoar.io.identity import Person, person_of
@@ -174,7 +174,7 @@ def _outline(item: Dataset, row: Dataset, name: str, file: str) -> tuple[Outline
             raise _unusable(f"a contour of {name} of no known type", file)
         kinds.add(kind)
         points = _points(contour, name, file)
-        polygon = once(points)
+        polygon = drop_repeats(points)
         if not has_area(polygon):
             left_out["contour without area"] += 1
             continue
@@ -239,7 +239,7 @@ def _decimals(contour: Dataset, name: str, file: str) -> Points:
 def _remarks(outline: Outline) -> list[str]:
     """What is to say of contours that can be arranged; others are refused where they are used."""
     try:
-        return remarks(outline)
+        return find_remarks(outline)
     except TumoarError:
         return []
 

@@ -12,7 +12,7 @@ from pydicom.dataelem import RawDataElement
 from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian
 
-from tumoar.geometry.contours import filled
+from tumoar.geometry.contours import fill_contours
 from tumoar.geometry.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
 from tumoar.io.files import beside
@@ -210,7 +210,7 @@ def _require_same(written: Path, rois: Sequence[Roi], grid: Grid, name: str) -> 
         wider = _wider(grid)
         for roi in rois:
             if roi.mask.any():
-                _compare(filled(found[roi.name], wider), wider, roi, grid)
+                _compare(fill_contours(found[roi.name], wider), wider, roi, grid)
             elif roi.name in found:
                 raise ValueError("contours of nothing")
     except (TumoarError, KeyError, ValueError) as error:

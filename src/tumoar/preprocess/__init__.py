@@ -1,1 +1,1 @@
-"""From a patient's images to a case on one grid."""
+"""Preprocessing: from input images to a case on one grid."""

@@ -1,4 +1,4 @@
-"""Where an image belongs relative to the reference: by header or by registration, and what to say of it."""
+"""Alignment of an image with the reference, by header or by registration, with notes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tumoar.preprocess.register import (
     Matrix,
     Prepared,
     Registration,
-    angle,
-    distance,
+    rotation_angle,
+    mean_distance,
     looks_mirrored,
     refine,
     register,
@@ -20,14 +20,14 @@ from tumoar.preprocess.register import (
 from tumoar.vocabulary.errors import FitError, GeometryError
 
 IDENTITY = np.eye(4)
-TOLERANCE = 3.0  # mm, and degrees, by which headers may be off
+TOLERANCE = 3.0  # mm and degrees; accepted error of headers
 DOUBTFUL, HOPELESS = 1.0, 3.0  # mm of spread
-LEAST_OVERLAP = 0.2  # share of the head that an image must cover
+LEAST_OVERLAP = 0.2  # fraction of the head that an image must cover
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """`to_moving` takes reference world coordinates to the image's own; figures and notes tell how well."""
+    """`to_moving` maps reference world coordinates to those of the image; figures and notes on quality."""
 
     to_moving: Matrix
     figures: Mapping[str, float]
@@ -37,16 +37,16 @@ class Placement:
 def place_by_header(
     fixed: Prepared, moving: Prepared, name: str, reference: str, *, may_move: bool, slack: float = TOLERANCE
 ) -> Placement:
-    """Believe the headers if registration agrees to `slack` (mm); else move the image, or refuse (B35)."""
+    """Use the header if registration agrees within `slack` (mm); else move the image, or raise B35."""
     found = refine(fixed, moving, IDENTITY)
-    if found.spread > DOUBTFUL or distance(IDENTITY, found.to_moving, fixed.head) > TOLERANCE:
+    if found.spread > DOUBTFUL or mean_distance(IDENTITY, found.to_moving, fixed.head) > TOLERANCE:
         found = register(fixed, moving)
     if looks_mirrored(fixed, moving, found):
-        raise _mirror(name, reference)
-    figures = _figures(fixed, found)
+        raise _mirror_error(name, reference)
+    figures = _measure(fixed, found)
     off, turn = figures["offset"], figures["turn"]
     if found.spread > DOUBTFUL:
-        doubt = f"alignment of {name} with {reference} not certain to {found.spread:.1f} mm"
+        doubt = f"alignment of {name} with {reference} is uncertain by {found.spread:.1f} mm"
         return Placement(IDENTITY, figures, (f"B35 {doubt}: do both show the same head?",))
     if off <= slack and turn <= TOLERANCE:
         return Placement(IDENTITY, figures)
@@ -54,46 +54,46 @@ def place_by_header(
     if is_wrong and not may_move:
         raise GeometryError(
             "B35",
-            f"{name} is {off:.0f} mm off {reference}",
-            found=f"turned by {turn:.1f}°",
-            do="let the images be registered",
+            f"{name} is misaligned with {reference} by {off:.0f} mm",
+            found=f"rotated by {turn:.1f}°",
+            do="allow registration: omit --no-register",
         )
-    moved = f"B35 {name} was {off:.0f} mm and {turn:.0f}° off {reference} by its header: registered"
+    moved = f"B35 header of {name} was off {reference} by {off:.0f} mm and {turn:.0f}°: registered"
     return Placement(found.to_moving if may_move else IDENTITY, figures, (moved,) if is_wrong else ())
 
 
 def place_by_registration(fixed: Prepared, moving: Prepared, name: str, reference: str) -> Placement:
-    """Find where an image belongs whatever its header says (B32); refuse what cannot be aligned."""
+    """Register an image regardless of its header; raises B32 if it cannot be aligned."""
     found = register(fixed, moving)
     if found.spread > HOPELESS or found.overlap < LEAST_OVERLAP:
         raise FitError(
             "B32",
             f"{name} cannot be aligned with {reference}",
-            found=f"certain to {found.spread:.1f} mm, {found.overlap:.0%} of the head covered",
+            found=f"uncertain by {found.spread:.1f} mm, {found.overlap:.0%} of the head covered",
             do="check that both show the same head",
         )
     if looks_mirrored(fixed, moving, found):
-        raise _mirror(name, reference)
-    figures = _figures(fixed, found)
-    doubt = f"B32 alignment of {name} with {reference} not certain to {found.spread:.1f} mm"
+        raise _mirror_error(name, reference)
+    figures = _measure(fixed, found)
+    doubt = f"B32 alignment of {name} with {reference} is uncertain by {found.spread:.1f} mm"
     notes = (f"{doubt}: do both show the same head?",) if found.spread > DOUBTFUL else ()
     return Placement(found.to_moving, figures, notes)
 
 
-def _figures(fixed: Prepared, found: Registration) -> dict[str, float]:
-    """What is recorded of an alignment; `offset` (mm) and `turn` (degrees) are against the headers."""
+def _measure(fixed: Prepared, found: Registration) -> dict[str, float]:
+    """Quality measures of an alignment; `offset` (mm) and `turn` (degrees) are relative to the headers."""
     return {
-        "offset": distance(IDENTITY, found.to_moving, fixed.head),
-        "turn": angle(found.to_moving),
+        "offset": mean_distance(IDENTITY, found.to_moving, fixed.head),
+        "turn": rotation_angle(found.to_moving),
         "spread": found.spread,
         "information": found.information,
         "overlap": found.overlap,
     }
 
 
-def _mirror(name: str, reference: str) -> GeometryError:
+def _mirror_error(name: str, reference: str) -> GeometryError:
     return GeometryError(
         "B36",
-        f"{name} looks left-right mirrored against {reference}",
+        f"{name} looks left-right mirrored relative to {reference}",
         do="check how both images were converted",
     )

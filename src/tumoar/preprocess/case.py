@@ -1,6 +1,6 @@
-"""From named images to a `Case`: checked, placed in one space, brought to 1 mm around the head.
+"""Build a `Case` from images: check, register, crop to the head and resample to 1 mm.
 
-No image is interpolated more than once, and none that already lies on the case's grid.
+Each image is interpolated at most once; images on the grid of the case are not interpolated.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from tumoar.geometry.image import (
     Input,
     is_canonical,
     is_valid,
-    transformed,
+    transform_intensities,
 )
-from tumoar.geometry.orientation import Orientation, canonical
+from tumoar.geometry.orientation import Orientation, reorient
 from tumoar.geometry.resample import resample_mean, resample_valid
 from tumoar.numerics.threads import each
 from tumoar.preprocess.alignment import IDENTITY, TOLERANCE, Placement, place_by_header, place_by_registration
 from tumoar.preprocess.quality import PRODUCTS, check_distinct, check_image
-from tumoar.preprocess.register import FINE, Matrix, Prepared, prepare
-from tumoar.preprocess.skull import decide_stripped, skull_evidence
+from tumoar.preprocess.register import FINE, Matrix, Prepared, prepare_image
+from tumoar.preprocess.skull import decide_stripped, measure_skull
 from tumoar.vocabulary.contrasts import Contrast, find_contrast, rank
 from tumoar.vocabulary.errors import ChannelError, GeometryError, UsageError
 
 MARGIN = 10.0  # mm kept around the head
-TALLEST, ABOVE_SHOULDERS = 220.0, 180.0  # mm from the crown down: kept at most; sure to be head
-WORTHWHILE = 1.0  # mm worth correcting where an image is interpolated anyway
-CT_WINDOW, CT_BONE = (-200.0, 300.0), 400.0  # HU used to align CT; bone lies so far above its lower end
+TALLEST, ABOVE_SHOULDERS = 220.0, 180.0  # mm below the crown: crop limit; range without shoulders
+WORTHWHILE = 1.0  # mm; smaller offsets are not corrected in images that are interpolated anyway
+CT_WINDOW, CT_BONE = (-200.0, 300.0), 400.0  # HU window to align CT; bone threshold above its lower end
 
 
 @dataclass(frozen=True, eq=False)
-class _Given:
-    """An image on its way into the case."""
+class _InputImage:
+    """An input image, reoriented and prepared for registration."""
 
     name: str
     contrast: Contrast
@@ -57,28 +57,28 @@ def build_case(
     skull_stripped: bool | None = None,
     contrasts: Mapping[str, Contrast] | None = None,
 ) -> Case:
-    """Bring images, named by contrast, into one case.
+    """Build a case from images, named by contrast.
 
-    A name may end in "-" and a number, where a contrast is given more than once ("other-2"). FLAIR2 is given
-    as its pair (FLAIR, T2), and multiplied on the common grid. `reference` (default CT, else T1c) sets the
-    space; `register=False` trusts the headers, after a check. `skull_stripped` overrides what the images
-    show, unless they contradict it outright. `contrasts` are the rows to take, those in the package if none.
+    A name may end in "-" and a number if a contrast is given more than once ("other-2"). FLAIR2 is given as
+    its pair (FLAIR, T2), which is multiplied on the common grid. `reference` (default CT, else T1c) defines
+    the space. `register=False` uses the headers, after a check. `skull_stripped` overrides detection, unless
+    the images clearly contradict it. `contrasts` is the contrast table (default: that of the package).
     """
-    channels = _channels(images, contrasts)
+    channels = _group_channels(images, contrasts)
     members = [member for factors in channels.values() for member in factors]
-    checked = each(partial(_checked, contrasts=contrasts), members)
+    checked = each(partial(_check_and_prepare, contrasts=contrasts), members)
     notes = [note for _, found in checked for note in found]
     given = {item.name: item for item, _ in checked}
-    fixed = given[_reference(reference, list(given), contrasts)]
+    fixed = given[_choose_reference(reference, list(given), contrasts)]
 
-    is_stripped, found = _is_stripped(fixed, list(given.values()), skull_stripped)
+    is_stripped, found = _detect_stripped(fixed, list(given.values()), skull_stripped)
     notes += found
     grid = _case_grid(fixed)
     inputs, values = [], {}
-    placements = each(lambda item: _placement(fixed, item, register), given.values())
+    placements = each(lambda item: _place(fixed, item, register), given.values())
     for item, placement in zip(given.values(), placements):
         notes += placement.notes
-        values[item.name], is_interpolated = _on_grid(item, placement.to_moving, fixed, grid)
+        values[item.name], is_interpolated = _resample_to_case(item, placement.to_moving, fixed, grid)
         inputs.append(
             Input(
                 name=item.name,
@@ -100,11 +100,11 @@ def build_case(
     return Case(D, rows, grid, fixed.name, tuple(inputs), is_stripped, tuple(notes))
 
 
-def to_input(values: npt.NDArray[np.floating], case: Case, name: str) -> npt.NDArray[np.float32]:
-    """Values on the case's grid in the voxels of an input as it was given; 0 where the case does not reach.
+def resample_to_input(values: npt.NDArray[np.floating], case: Case, name: str) -> npt.NDArray[np.float32]:
+    """Resample values from the case's grid to the original grid of an input; 0 outside the case.
 
-    For vote fractions and other quantities that may be interpolated, never for labels. Voxels that are larger
-    than the case's get the mean of what lies in them: what runs between two thick slices is not lost.
+    For vote fractions and other quantities that can be interpolated, not for labels. Voxels larger than the
+    case's get the mean of the values inside them, so that nothing between thick slices is lost.
     """
     given = case.input(name)
     return resample_mean(values, case.grid, given.grid, given.to_reference)
@@ -113,22 +113,22 @@ def to_input(values: npt.NDArray[np.floating], case: Case, name: str) -> npt.NDA
 # ---- names -------------------------------------------------------------------------------------------------
 
 
-def _channels(
+def _group_channels(
     images: Mapping[str, Image | tuple[Image, Image]], contrasts: Mapping[str, Contrast] | None
 ) -> dict[str, tuple[tuple[str, Image], ...]]:
-    """The images that make each channel of the case, one or the two factors of a product."""
+    """Images of each channel: one, or the two factors of a product."""
     if not images:
         raise UsageError("images", "no image given", do="give at least one contrast")
     channels: dict[str, tuple[tuple[str, Image], ...]] = {}
     for key, image in images.items():
-        name = _settled(key, contrasts)
+        name = _normalize_name(key, contrasts)
         if name in channels:
             raise UsageError("images", f"{name} is given twice", do=f"name the second one {name}-2")
         if isinstance(image, Image):
             channels[name] = ((name, image),)
             continue
         if name not in PRODUCTS:
-            raise UsageError("images", f"{name} is no product of two images", do="give one image")
+            raise UsageError("images", f"{name} is not a product of two images", do="give one image")
         channels[name] = tuple(zip(PRODUCTS[name], image, strict=True))
     members = [name for factors in channels.values() for name, _ in factors]
     for name, factors in channels.items():
@@ -136,13 +136,13 @@ def _channels(
             raise ChannelError(
                 "B30",
                 f"{name} is computed from {' and '.join(factor for factor, _ in factors)}, also given alone",
-                do=f"leave out {name} or its factors",
+                do=f"omit {name} or its factors",
             )
     return channels
 
 
-def _settled(key: str, contrasts: Mapping[str, Contrast] | None) -> str:
-    """The name as the contrast table spells it, with its number if it has one."""
+def _normalize_name(key: str, contrasts: Mapping[str, Contrast] | None) -> str:
+    """Spell the contrast of a name as in the contrast table; keep its number."""
     contrast, dash, number = key.partition("-")
     return find_contrast(contrast, contrasts).name + dash + number
 
@@ -151,12 +151,14 @@ def _contrast_name(name: str) -> str:
     return name.partition("-")[0]
 
 
-def _reference(wanted: str | None, names: Sequence[str], contrasts: Mapping[str, Contrast] | None) -> str:
-    """The image asked for, or the first by its contrast's rank, whatever order they are given in."""
+def _choose_reference(
+    wanted: str | None, names: Sequence[str], contrasts: Mapping[str, Contrast] | None
+) -> str:
+    """The requested image, or the one whose contrast ranks first."""
     ranks = {n: None if "-" in n else find_contrast(n, contrasts).reference_rank for n in names}
     if wanted is None:
         return min(names, key=lambda name: rank(ranks[name]))
-    name = _settled(wanted, contrasts)
+    name = _normalize_name(wanted, contrasts)
     if name not in names:
         raise UsageError("reference", f"reference '{name}' is not given", do=f"use one of {', '.join(names)}")
     return name
@@ -165,8 +167,8 @@ def _reference(wanted: str | None, names: Sequence[str], contrasts: Mapping[str,
 # ---- places ------------------------------------------------------------------------------------------------
 
 
-def _placement(fixed: _Given, item: _Given, may_move: bool) -> Placement:
-    """Headers count if they share a grid or a frame of reference, or by choice; else registration."""
+def _place(fixed: _InputImage, item: _InputImage, may_move: bool) -> Placement:
+    """Place by header if images share a grid or a frame of reference, or on request; else register."""
     if item is fixed:
         return Placement(IDENTITY, {})
     ours, theirs = fixed.image.grid, item.image.grid
@@ -178,14 +180,14 @@ def _placement(fixed: _Given, item: _Given, may_move: bool) -> Placement:
             raise GeometryError(
                 "B33",
                 f"{item.name} and {fixed.name} have different frames of reference",
-                do="let the images be registered",
+                do="allow registration: omit --no-register",
             )
         placement = place_by_registration(*pair)
         note = f"B33 {item.name} and {fixed.name} have different frames of reference: registered"
         return replace(placement, notes=(*placement.notes, note))
     if same_frame or not may_move:
         return place_by_header(*pair, may_move=may_move)
-    if _same_place(ours, theirs):
+    if _is_same_grid(ours, theirs):
         slack = TOLERANCE if is_canonical(ours) else WORTHWHILE
         return place_by_header(*pair, may_move=True, slack=slack)
     return place_by_registration(*pair)
@@ -194,24 +196,28 @@ def _placement(fixed: _Given, item: _Given, may_move: bool) -> Placement:
 # ---- the head ----------------------------------------------------------------------------------------------
 
 
-def _checked(member: tuple[str, Image], contrasts: Mapping[str, Contrast] | None) -> tuple[_Given, list[str]]:
-    """An image made ready, and what is to be said of it."""
+def _check_and_prepare(
+    member: tuple[str, Image], contrasts: Mapping[str, Contrast] | None
+) -> tuple[_InputImage, list[str]]:
+    """Check an image and prepare it for registration; returns it with notes."""
     name, image = member
     contrast = find_contrast(_contrast_name(name), contrasts)
     notes = [f"{name}: {note}" for note in check_image(image, name, "MR" if contrast.is_mr else "CT")]
-    turned, orientation = canonical(image)
-    # Storage orders of one image differ in the last bits of its corner; rounded to a micrometer they agree.
+    turned, orientation = reorient(image)
+    # The corner of an image depends in its last bits on the storage order; rounding to 1 µm removes this.
     affine = turned.grid.affine.copy()
     affine[:3, 3] = np.round(affine[:3, 3] * 1024) / 1024
     turned = Image(turned.data, replace(turned.grid, affine=affine), image.source)
-    ready = prepare(turned, None if contrast.is_mr else CT_WINDOW)
-    return _Given(name, contrast, turned, orientation, ready), notes
+    ready = prepare_image(turned, None if contrast.is_mr else CT_WINDOW)
+    return _InputImage(name, contrast, turned, orientation, ready), notes
 
 
-def _is_stripped(fixed: _Given, given: Sequence[_Given], told: bool | None) -> tuple[bool, list[str]]:
-    """Skull-stripped if any image is: only what all images show can be modeled."""
+def _detect_stripped(
+    fixed: _InputImage, given: Sequence[_InputImage], requested: bool | None
+) -> tuple[bool, list[str]]:
+    """Skull-stripped if any image is: the model needs what all images show."""
     evidence = {
-        item.name: skull_evidence(
+        item.name: measure_skull(
             np.asarray(item.prepared.levels[FINE].data, np.float32),
             item.prepared.valid,
             item.prepared.is_head,
@@ -224,12 +230,12 @@ def _is_stripped(fixed: _Given, given: Sequence[_Given], told: bool | None) -> t
     witness = stripped[0] if stripped else fixed.name
     notes = []
     if 0 < len(stripped) < len(given):
-        notes.append(f"B40 only {', '.join(stripped)} skull-stripped: all treated so")
-    return decide_stripped(evidence[witness], witness, told), notes
+        notes.append(f"B40 only {', '.join(stripped)} skull-stripped: all images are treated as such")
+    return decide_stripped(evidence[witness], witness, requested), notes
 
 
-def _case_grid(fixed: _Given) -> Grid:
-    """1 mm around the head of the reference: its own voxels where these are 1 mm, else along its axes."""
+def _case_grid(fixed: _InputImage) -> Grid:
+    """1 mm grid around the head of the reference: its own voxels if these are 1 mm, else along its axes."""
     own = fixed.image.grid
     index = own.index(fixed.prepared.head)
     depth = (index[:, 2].max() - index[:, 2]) * own.spacing[2]
@@ -249,33 +255,33 @@ def _case_grid(fixed: _Given) -> Grid:
     return Grid((x, y, z), affine, own.frame)
 
 
-def _on_grid(
-    item: _Given, to_moving: Matrix, fixed: _Given, grid: Grid
+def _resample_to_case(
+    item: _InputImage, to_moving: Matrix, fixed: _InputImage, grid: Grid
 ) -> tuple[npt.NDArray[np.float32], bool]:
-    """What the model sees of an image on the case's grid (NaN: nothing), and whether it was interpolated."""
+    """Transformed intensities on the case's grid (NaN: no data), and whether they were interpolated."""
     own = item.image
     valid = is_valid(own.data, item.contrast)
     is_there = (
         is_canonical(fixed.image.grid)
-        and _same_place(own.grid, fixed.image.grid)
+        and _is_same_grid(own.grid, fixed.image.grid)
         and np.array_equal(to_moving, IDENTITY)
     )
     if is_there:
         start = np.rint(own.grid.index(grid.affine[:3, 3])).astype(int)
-        values, seen = (_cut(array, start, grid.shape) for array in (own.data, valid))
+        values, seen = (_crop(array, start, grid.shape) for array in (own.data, valid))
     else:
         values, seen = resample_valid(own.data, valid, own.grid, grid, to_moving)
     out = np.full(grid.shape, np.nan, np.float32)
-    out[seen] = transformed(values[seen].astype(np.float32), item.contrast)
+    out[seen] = transform_intensities(values[seen].astype(np.float32), item.contrast)
     return out, not is_there
 
 
-def _same_place(a: Grid, b: Grid) -> bool:
+def _is_same_grid(a: Grid, b: Grid) -> bool:
     return a.shape == b.shape and np.allclose(a.affine, b.affine, rtol=0, atol=1e-4)
 
 
-def _cut(array: npt.NDArray[np.generic], start: npt.NDArray[np.int64], shape: Sequence[int]) -> npt.NDArray:
-    """The box of `shape` that begins at index `start`, zero where it reaches beyond the array."""
+def _crop(array: npt.NDArray[np.generic], start: npt.NDArray[np.int64], shape: Sequence[int]) -> npt.NDArray:
+    """Crop a box of `shape` from index `start`; zero outside the array."""
     out = np.zeros(shape, array.dtype)
     inner = [slice(max(0, s), max(0, min(n, s + m))) for s, n, m in zip(start, array.shape, shape)]
     outer = tuple(slice(i.start - s, i.stop - s) for i, s in zip(inner, start))

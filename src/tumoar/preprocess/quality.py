@@ -1,7 +1,7 @@
-"""Does an image serve as the contrast it is given for? Small checks: a refusal, or notes for a reviewer.
+"""Quality checks of input images: errors, or notes for the reviewer.
 
-Every check takes values and the name of the contrast for its sentence. `brain` is a mask of where the brain
-is, if that is known; without it a check judges the whole image, and only what holds there too.
+Checks take voxel values and the name of the contrast for messages. `brain` is a brain mask, if known; without
+it, checks use the whole image and weaker criteria.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Kind = Literal["MR", "CT", "labels"]
 
-FEWEST = 32  # voxels on an axis
-FEWEST_THICK, LEAST_COVER = 16, 96.0  # or so many thick slices, if they cover so many mm
+FEWEST = 32  # voxels along an axis
+FEWEST_THICK, LEAST_COVER = 16, 96.0  # for thick slices: their minimum number and coverage in mm
 THICK = 6.0  # mm
-LEAST_VALUE, MOST_VALUE = 1e-30, 1e30  # single precision holds no more
-MOST_UNUSABLE = 0.05  # share of the brain that may be missing, zero or negative
-MOST_SATURATED = 0.01  # share of tissue at one maximum
+LEAST_VALUE, MOST_VALUE = 1e-30, 1e30  # range of single precision
+MOST_UNUSABLE = 0.05  # fraction of the brain that may be missing, zero or negative
+MOST_SATURATED = 0.01  # fraction of tissue at one maximum
 MOST_LABELS = 60
 AIR, TISSUE, CLIP = -500, (-200, 300), 3071  # HU
-LEAST_PRESENT = 0.01  # share of an image that makes air or tissue present
+LEAST_PRESENT = 0.01  # minimum fraction of air and of tissue in CT
 SAME = 0.999  # correlation
 PRODUCTS = {"FLAIR2": ("FLAIR", "T2")}  # contrasts computed from two others
 
 
 @dataclass(frozen=True)
 class Note:
-    """Something a reviewer should know; `id` names the row in docs/errors.md."""
+    """A note for the reviewer; `id` is its row in docs/errors.md."""
 
     id: str
     text: str
@@ -47,7 +47,7 @@ class Note:
 
 
 def check_image(image: Image, name: str, kind: Kind, brain: Mask | None = None) -> list[Note]:
-    """Everything that one image must pass to serve as contrast `name`, or as a label map."""
+    """Run all checks of one image as contrast `name`, or as a label map."""
     try:
         check_size(image.grid, name)
         noticed = [Note(id, text) for id, text in image.notes]
@@ -97,57 +97,57 @@ def note_thickness(grid: Grid) -> list[Note]:
 
 
 def check_finite(data: Array, name: str, brain: Mask | None = None) -> list[Note]:
-    """B22: voxels without a value, which are masked; too many in the brain, or everywhere, are refused."""
+    """B22: voxels without a value are masked; too many in the brain, or all voxels, are an error."""
     if data.dtype.kind != "f":
         return []
     missing = ~np.isfinite(data if brain is None else data[brain])
-    share = _share(missing)
+    share = _fraction(missing)
     if share > MOST_UNUSABLE if brain is not None else missing.all():
         raise ChannelError(
             "B22",
             f"{name} has no value in {_percent(share)} of the {_place(brain)}",
             do="export the image again",
         )
-    known = _finite(data)
+    known = _select_finite(data)
     largest = max(abs(float(known.min(initial=0))), abs(float(known.max(initial=0))))
     if largest and not LEAST_VALUE <= largest <= MOST_VALUE:
         found = f"up to {largest:.3g}"
         raise ChannelError(
-            "B22", f"{name} has values that are no intensities", found=found, do="export the image again"
+            "B22", f"values of {name} are not intensities", found=found, do="export the image again"
         )
     return [Note("B22", f"no value in {_percent(share)} of the {_place(brain)}: masked")] if share > 0 else []
 
 
 def check_signal(data: Array, name: str, brain: Mask | None = None) -> None:
-    """B23: more than one value."""
-    values = _finite(data if brain is None else data[brain])
+    """B23: an image must have more than one value."""
+    values = _select_finite(data if brain is None else data[brain])
     if values.size == 0 or values.min() == values.max():
-        found = f"{values.flat[0]:g} everywhere" if values.size else "no value at all"
+        found = f"{values.flat[0]:g} everywhere" if values.size else "no values"
         raise ChannelError("B23", f"no signal in {name}", found=found, do="give another image")
 
 
 def check_positive(data: Array, name: str, brain: Mask | None = None) -> list[Note]:
-    """B24, B25: MR is positive; a few zeros and negatives are masked, many in the brain are refused.
+    """B24, B25: MR is positive; a few zeros and negatives are masked, many in the brain are an error.
 
-    Without a mask of the brain, zeros may be background: then only negatives count, among what is not zero.
+    Without a brain mask, zeros may be background; then only negatives among non-zero voxels count.
     """
-    values = _finite(data[brain] if brain is not None else data[data != 0])
-    share = _share(values <= 0)
+    values = _select_finite(data[brain] if brain is not None else data[data != 0])
+    share = _fraction(values <= 0)
     if share > MOST_UNUSABLE:
         what = "zero or negative" if brain is not None else "negative"
         raise ChannelError(
             "B24",
             f"{name} is {what} in {_percent(share)} of the {_place(brain)}",
-            do="give the image unprocessed",
+            do="give the unprocessed image",
         )
-    negative = int(np.count_nonzero(_finite(data) < 0)) if data.dtype.kind != "u" else 0
+    negative = int(np.count_nonzero(_select_finite(data) < 0)) if data.dtype.kind != "u" else 0
     return [Note("B25", f"{negative} negative voxels: masked")] if negative else []
 
 
 def note_saturation(data: Array) -> list[Note]:
     """B26: many voxels at one maximum."""
-    signal = _finite(data[data != 0])
-    share = _share(signal == signal.max(initial=0))
+    signal = _select_finite(data[data != 0])
+    share = _fraction(signal == signal.max(initial=0))
     return (
         [Note("B26", f"saturated: {_percent(share)} of the signal at one maximum")]
         if share > MOST_SATURATED
@@ -158,8 +158,8 @@ def note_saturation(data: Array) -> list[Note]:
 # ---- kind --------------------------------------------------------------------------------------------------
 
 
-def kind_of(data: Array) -> Kind:
-    """What the values look like by themselves."""
+def guess_kind(data: Array) -> Kind:
+    """Guess the kind of image from its values."""
     return "labels" if is_label_map(data) else "CT" if has_air(data) else "MR"
 
 
@@ -170,7 +170,7 @@ def check_not_ct(data: Array, name: str) -> None:
             "B27",
             f"{name} looks like CT",
             found=f"values {_range(data)}",
-            do="give it as CT, or another image",
+            do="give it as CT, or give another image",
         )
 
 
@@ -181,12 +181,12 @@ def check_hounsfield(data: Array, name: str) -> None:
             "B27",
             f"{name} does not look like CT in Hounsfield units",
             found=f"values {_range(data)}, no air",
-            do="give the CT as the scanner made it",
+            do="give the original CT",
         )
 
 
 def note_clipping(data: Array) -> list[Note]:
-    """B28: metal and fillings at or above the end of the CT scale."""
+    """B28: metal and fillings at or above the upper end of the CT scale."""
     clipped = int(np.count_nonzero(data >= CLIP))
     return [Note("B28", f"{clipped} voxels at {CLIP} HU or above: clipped")] if clipped else []
 
@@ -200,22 +200,22 @@ def check_not_labels(data: Array, name: str) -> None:
 
 
 def is_label_map(data: Array) -> bool:
-    """Whether there are only a few different values, all whole numbers."""
+    """Whether there are only a few distinct values, all integers."""
     values = data.ravel(order="K")
     return _has_few_integers(values[:: max(1, values.size // 100_000)]) and _has_few_integers(values)
 
 
 def has_air(data: Array) -> bool:
-    """Whether there is air and soft tissue as in a CT of a head."""
+    """Whether there are air and soft tissue, as in a head CT."""
     if data.dtype.kind == "u":
         return False
     soft = (data > TISSUE[0]) & (data < TISSUE[1])
-    return _share(data < AIR) >= LEAST_PRESENT and _share(soft) >= LEAST_PRESENT
+    return _fraction(data < AIR) >= LEAST_PRESENT and _fraction(soft) >= LEAST_PRESENT
 
 
 def _is_stripped_ct(data: Array) -> bool:
-    """Whether all but zero lies where brain lies on CT."""
-    values = _finite(data)
+    """Whether non-zero values are in the range of brain in CT."""
+    values = _select_finite(data)
     values = values[values != 0]
     if not 0 < values.size < 0.7 * data.size:
         return False
@@ -224,28 +224,28 @@ def _is_stripped_ct(data: Array) -> bool:
 
 
 def _has_few_integers(values: Array) -> bool:
-    values = _finite(values)
+    values = _select_finite(values)
     if values.dtype.kind == "f" and not all(
         np.array_equal(part, np.rint(part)) for part in np.array_split(values, 1 + values.size // 2**24)
     ):
         return False
     if values.size == 0 or float(values.max()) - float(values.min()) >= 2**16:
         return bool(np.unique(values).size <= MOST_LABELS)
-    steps = (values - values.min()).astype(np.uint16)  # may wrap around in a short type, but stays one to one
+    steps = (values - values.min()).astype(np.uint16)  # may wrap around in a short type, but is one to one
     return bool(np.count_nonzero(np.bincount(steps)) <= MOST_LABELS)
 
 
-# ---- among images ------------------------------------------------------------------------------------------
+# ---- between images ----------------------------------------------------------------------------------------
 
 
 def check_distinct(images: Mapping[str, Array], brain: Mask | None = None) -> None:
-    """B30: no image twice, none together with both it was computed from. All are on one grid."""
+    """B30: no image twice, and no product together with both its factors; all images on one grid."""
     for product, factors in PRODUCTS.items():
         if {product, *factors} <= set(images):
             raise ChannelError(
                 "B30",
                 f"{product} adds nothing to {' and '.join(factors)}",
-                do=f"leave out {product} or one of them",
+                do=f"omit {product} or one of them",
             )
     pairs = list(combinations(images, 2))
     found = each(lambda pair: _correlation(images[pair[0]], images[pair[1]], brain), pairs)
@@ -255,12 +255,12 @@ def check_distinct(images: Mapping[str, Array], brain: Mask | None = None) -> No
                 "B30",
                 f"{a} and {b} are the same image",
                 found=f"correlation {correlation:.4f}",
-                do="give each once",
+                do="give each image once",
             )
 
 
 def _correlation(a: Array, b: Array, brain: Mask | None) -> float:
-    """Correlation over the brain, or over what is not zero in both; 0 where there is none."""
+    """Correlation in the brain, or where either image is non-zero; 0 if undefined."""
     used = (a != 0) | (b != 0) if brain is None else brain
     x, y = a[used].astype(np.float64), b[used].astype(np.float64)
     finite = np.isfinite(x) & np.isfinite(y)
@@ -270,17 +270,17 @@ def _correlation(a: Array, b: Array, brain: Mask | None) -> float:
     return float(np.corrcoef(x, y)[0, 1])
 
 
-# ---- words -------------------------------------------------------------------------------------------------
+# ---- helpers -----------------------------------------------------------------------------------------------
 
 
-def _finite(data: Array) -> Array:
+def _select_finite(data: Array) -> Array:
     if data.dtype.kind != "f":
         return data
     is_finite = np.isfinite(data)
     return data if is_finite.all() else data[is_finite]
 
 
-def _share(flags: Mask) -> float:
+def _fraction(flags: Mask) -> float:
     return float(np.count_nonzero(flags)) / max(1, flags.size)
 
 
@@ -293,5 +293,5 @@ def _place(brain: Mask | None) -> str:
 
 
 def _range(data: Array) -> str:
-    values = _finite(data)
+    values = _select_finite(data)
     return f"{values.min():g}…{values.max():g}" if values.size else "none"

@@ -1,7 +1,7 @@
-"""Rigid co-registration of two images of one head, with figures that tell whether it can be believed.
+"""Rigid registration of two images of one head, with measures of its reliability.
 
-SimpleITK optimizes Mattes' mutual information from several starts, coarse to fine. Everything is seeded and
-runs on one thread: the same images give the same bits.
+SimpleITK optimizes Mattes mutual information from several starts, coarse to fine. It is seeded and
+single-threaded, so that results are reproducible bit for bit.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from scipy.spatial.transform import Rotation
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.resample import resample, to_itk
-from tumoar.preprocess.skull import head_mask
+from tumoar.preprocess.skull import find_head
 
 Matrix = npt.NDArray[np.float64]
 Points = npt.NDArray[np.float64]
 
-COARSE, FINE = 4.0, 2.0  # mm; at 2 mm the error is a few tenths of a millimeter
+COARSE, FINE = 4.0, 2.0  # mm; the error at 2 mm is a few tenths of a millimeter
 SAMPLES = {COARSE: 5_000, FINE: 20_000}
 STEPS = {COARSE: (4.0, 0.1), FINE: (1.0, 0.02)}  # mm, first and last
 MOST_STEPS = 100
 BINS = 32
 STRAIGHT = np.zeros((1, 3))
 TURNS = 15.0 * np.vstack([np.eye(3), -np.eye(3)])  # degrees about each axis, for further starts
-PROBE = 4.0  # mm, and degrees, from which a solution must be found again
-MR_RANGE = 20.0  # ratio of the brightest to the darkest intensity told apart
-CLEARLY = 1.03  # how much more information makes a mirrored image the better one
-CLEAR = 0.5  # mm of spread that leave no doubt
+PROBE = 4.0  # mm and degrees; perturbation from which a solution must be found again
+MR_RANGE = 20.0  # ratio of the highest to the lowest intensity that is resolved
+CLEARLY = 1.03  # factor in information at which the mirrored image fits better
+CLEAR = 0.5  # mm of spread below which a result is certain
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A canonical image made ready: compressed intensities by resolution in mm.
+    """A canonical image prepared for registration: compressed intensities by resolution in mm.
 
-    At the finest level `valid` tells where there is a value at all, `is_head` where the head is.
+    `valid` and `is_head` are masks at the finest level: voxels with a value, and the head.
     """
 
     levels: Mapping[float, Image]
@@ -55,12 +55,12 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Registration:
-    """Where the moving image belongs, and how well that is known.
+    """The result of a registration, and its reliability.
 
-    `to_moving` (4x4) takes fixed world coordinates to moving ones. `spread` is how far refinements from
-    different starts end from each other (mm, mean over the head): tenths for two images of one head, more
-    than a millimeter for two heads. `information` is the mutual information inside the fixed head as a share
-    of the smaller entropy; `overlap` the share of that head which the moving image covers.
+    `to_moving` (4x4) maps fixed world coordinates to moving ones. `spread` is the distance between results
+    from different starts (mm, mean over the head): tenths for two images of one head, more than a millimeter
+    for two heads. `information` is the mutual information inside the fixed head as a fraction of the smaller
+    entropy; `overlap` the fraction of that head that the moving image covers.
     """
 
     to_moving: Matrix
@@ -72,11 +72,11 @@ class Registration:
 # ---- preparation -------------------------------------------------------------------------------------------
 
 
-def prepare(image: Image, window: tuple[float, float] | None = None) -> Prepared:
-    """Compress the intensities of a canonical image and reduce it to each level.
+def prepare_image(image: Image, window: tuple[float, float] | None = None) -> Prepared:
+    """Compress the intensities of a canonical image and downsample it to each level.
 
-    CT is clipped to `window`; MR is taken to the log over the upper `MR_RANGE` of its intensities. Smoothing
-    counts valid voxels only, so that the cut edge of a skull-stripped image keeps its place, bright or dark.
+    CT is clipped to `window`; MR is log-transformed over the upper `MR_RANGE` of its intensities. Smoothing
+    uses valid voxels only, so that the edge of a skull-stripped image does not move.
     """
     data = np.asarray(image.data, np.float32)
     valid = np.isfinite(data) & (data > (window[0] if window else 0))
@@ -91,22 +91,22 @@ def prepare(image: Image, window: tuple[float, float] | None = None) -> Prepared
     affine = image.grid.affine.copy()
     affine[:3, 3] = image.grid.world(np.array([s.start for s in box]))
     grid = Grid(data.shape, affine)
-    reduced = {mm: _reduced(values, valid, grid, mm) for mm in (COARSE, FINE)}
+    reduced = {mm: _reduce(values, valid, grid, mm) for mm in (COARSE, FINE)}
     fine, has_value = reduced[FINE]
-    is_head = head_mask(np.asarray(fine.data, np.float32))
+    is_head = find_head(np.asarray(fine.data, np.float32))
     return Prepared({mm: level for mm, (level, _) in reduced.items()}, has_value, is_head)
 
 
-def mirrored(prepared: Prepared) -> Prepared:
-    """The same image with left and right exchanged under an unchanged header."""
+def mirror(prepared: Prepared) -> Prepared:
+    """Swap left and right under an unchanged header."""
     levels = {mm: Image(image.data[::-1], image.grid) for mm, image in prepared.levels.items()}
     return Prepared(levels, prepared.valid[::-1], prepared.is_head[::-1])
 
 
-def _reduced(
+def _reduce(
     values: npt.NDArray[np.floating], valid: npt.NDArray[np.bool_], grid: Grid, mm: float
 ) -> tuple[Image, npt.NDArray[np.bool_]]:
-    """Smoothed to `mm` full width at half maximum and read on an isotropic grid along the same axes."""
+    """Smooth to `mm` full width at half maximum and resample to an isotropic grid along the same axes."""
     sigma = np.sqrt(np.maximum(mm**2 - grid.spacing**2, 0)) / 2.355 / grid.spacing
     weight = ndimage.gaussian_filter(valid.astype(np.float32), sigma, truncate=3)
     smooth = ndimage.gaussian_filter(values.astype(np.float32), sigma, truncate=3)
@@ -122,52 +122,52 @@ def _reduced(
 
 
 def register(fixed: Prepared, moving: Prepared) -> Registration:
-    """Best rigid placement of `moving`, whatever its header says; turned starts only where there is doubt."""
-    found = refine(fixed, moving, _start(fixed, moving, STRAIGHT))
+    """Register `moving` regardless of its header; rotated starts are tried only if the result is uncertain."""
+    found = refine(fixed, moving, _find_start(fixed, moving, STRAIGHT))
     if found.spread <= CLEAR:
         return found
-    turned = refine(fixed, moving, _start(fixed, moving, TURNS))
+    turned = refine(fixed, moving, _find_start(fixed, moving, TURNS))
     return max(found, turned, key=lambda r: r.information * r.overlap)
 
 
 def refine(fixed: Prepared, moving: Prepared, start: Matrix) -> Registration:
-    """Best placement near `start`, and whether it is found again from a few millimeters and degrees away."""
-    best, _ = _optimized(fixed, moving, start, FINE)
+    """Register near `start`, and measure whether perturbed starts lead to the same result."""
+    best, _ = _optimize(fixed, moving, start, FINE)
     center, away = fixed.head.mean(0), PROBE / np.sqrt(3) * np.ones(3)
-    probes = [best @ rigid(sign * away, sign * away, center) for sign in (1, -1)]
-    again = [_optimized(fixed, moving, probe, FINE, seed)[0] for seed, probe in enumerate(probes, 2)]
+    probes = [best @ rigid_transform(sign * away, sign * away, center) for sign in (1, -1)]
+    again = [_optimize(fixed, moving, probe, FINE, seed)[0] for seed, probe in enumerate(probes, 2)]
     return Registration(
         to_moving=best,
-        spread=max(distance(best, other, fixed.head) for other in again),
-        information=information(fixed, moving, best),
+        spread=max(mean_distance(best, other, fixed.head) for other in again),
+        information=mutual_information(fixed, moving, best),
         overlap=overlap(fixed, moving, best),
     )
 
 
 def looks_mirrored(fixed: Prepared, moving: Prepared, straight: Registration) -> bool:
-    """Whether `moving` fits clearly better with left and right exchanged than as it is.
+    """Whether `moving` fits clearly better with left and right swapped.
 
-    A head that lies straight is found again closely even where it is mirrored: only the comparison tells.
+    `spread` does not detect this: a mirrored head can be registered consistently.
     """
-    flipped = mirrored(moving)
-    best, _ = _optimized(fixed, flipped, _start(fixed, flipped, STRAIGHT), FINE)
-    return information(fixed, flipped, best) > CLEARLY * straight.information
+    flipped = mirror(moving)
+    best, _ = _optimize(fixed, flipped, _find_start(fixed, flipped, STRAIGHT), FINE)
+    return mutual_information(fixed, flipped, best) > CLEARLY * straight.information
 
 
-def _start(fixed: Prepared, moving: Prepared, turns: Points) -> Matrix:
-    """Best coarse placement from headers and from head centers, turned by each of some rotation vectors."""
+def _find_start(fixed: Prepared, moving: Prepared, turns: Points) -> Matrix:
+    """Best coarse result from headers and from head centers, rotated by each of some rotation vectors."""
     center = fixed.head.mean(0)
     shifts = np.zeros(3), moving.head.mean(0) - center
-    starts = [rigid(turn, shift, center) for shift in shifts for turn in turns]
-    ends = [_optimized(fixed, moving, start, COARSE) for start in starts]
-    # Information counts by how much of the head carries it; else a slice that fits could win.
+    starts = [rigid_transform(turn, shift, center) for shift in shifts for turn in turns]
+    ends = [_optimize(fixed, moving, start, COARSE) for start in starts]
+    # Weight information by overlap; otherwise a single matching slice could win.
     return max(ends, key=lambda end: end[1] * overlap(fixed, moving, end[0]))[0]
 
 
-def _optimized(
+def _optimize(
     fixed: Prepared, moving: Prepared, start: Matrix, mm: float, seed: int = 1
 ) -> tuple[Matrix, float]:
-    """The optimum near `start` at one resolution, and its mutual information."""
+    """Optimize from `start` at one resolution; returns the optimum and its mutual information."""
     center = fixed.head.mean(0)
     transform = sitk.Euler3DTransform()
     transform.SetCenter(center.tolist())
@@ -175,7 +175,7 @@ def _optimized(
     transform.SetTranslation((apply(start, center) - center).tolist())
     still, moved = fixed.levels[mm], moving.levels[mm]
     method = sitk.ImageRegistrationMethod()
-    method.SetNumberOfWorkUnits(1)  # more would add up in any order
+    method.SetNumberOfWorkUnits(1)  # the order of summation must not vary
     method.SetMetricAsMattesMutualInformation(BINS)
     method.SetMetricSamplingStrategy(method.RANDOM)
     method.SetMetricSamplingPercentage(min(1.0, SAMPLES[mm] / still.data.size), seed)
@@ -183,23 +183,23 @@ def _optimized(
     method.SetMetricUseMovingImageGradientFilter(False)
     method.SetInterpolator(sitk.sitkLinear)
     method.SetOptimizerAsRegularStepGradientDescent(*STEPS[mm], MOST_STEPS, 0.6)
-    # A turn weighs as much as the shift that it brings to a typical voxel.
+    # Scale rotations by the displacement they cause at a typical voxel.
     lever = float(((fixed.head - center) ** 2).sum(1).mean())
     method.SetOptimizerScales([lever] * 3 + [1.0] * 3)
     method.SetInitialTransform(transform, True)
     try:
         method.Execute(to_itk(still.data, still.grid), to_itk(moved.data, moved.grid))
-    except RuntimeError:  # the images came not to overlap at all
+    except RuntimeError:  # no overlap
         return start, 0.0
     R = np.reshape(transform.GetMatrix(), (3, 3))
-    return _about(R, np.array(transform.GetTranslation()), center), -method.GetMetricValue()
+    return _rotate_about(R, np.array(transform.GetTranslation()), center), -method.GetMetricValue()
 
 
 # ---- figures -----------------------------------------------------------------------------------------------
 
 
-def information(fixed: Prepared, moving: Prepared, to_moving: Matrix) -> float:
-    """Mutual information inside the fixed head as a share of the smaller entropy, 0 to 1."""
+def mutual_information(fixed: Prepared, moving: Prepared, to_moving: Matrix) -> float:
+    """Mutual information inside the fixed head as a fraction of the smaller entropy, 0 to 1."""
     still, moved = fixed.levels[FINE], moving.levels[FINE]
     points = fixed.head[:: 1 + len(fixed.head) // 40_000]
     a = ndimage.map_coordinates(still.data, still.grid.index(points).T, order=1)
@@ -210,7 +210,7 @@ def information(fixed: Prepared, moving: Prepared, to_moving: Matrix) -> float:
 
 
 def overlap(fixed: Prepared, moving: Prepared, to_moving: Matrix) -> float:
-    """Share of the fixed head that lies inside the moving image."""
+    """Fraction of the fixed head that lies inside the moving image."""
     grid = moving.levels[FINE].grid
     index = grid.index(apply(to_moving, fixed.head))
     return float(((index >= 0) & (index <= np.array(grid.shape) - 1)).all(1).mean())
@@ -223,28 +223,28 @@ def _entropy(p: npt.NDArray[np.float64]) -> float:
 # ---- rigid maps --------------------------------------------------------------------------------------------
 
 
-def rigid(degrees: npt.ArrayLike, shift: npt.ArrayLike, center: npt.ArrayLike) -> Matrix:
-    """4x4 map that turns by a rotation vector about `center`, then shifts."""
+def rigid_transform(degrees: npt.ArrayLike, shift: npt.ArrayLike, center: npt.ArrayLike) -> Matrix:
+    """4x4 matrix that rotates by a rotation vector about `center`, then translates."""
     R = Rotation.from_rotvec(degrees, degrees=True).as_matrix()
-    return _about(R, np.asarray(shift, float), np.asarray(center, float))
+    return _rotate_about(R, np.asarray(shift, float), np.asarray(center, float))
 
 
 def apply(matrix: Matrix, points: Points) -> Points:
-    """Points (..., 3) through a 4x4 map."""
+    """Apply a 4x4 matrix to points (..., 3)."""
     return points @ matrix[:3, :3].T + matrix[:3, 3]
 
 
-def distance(a: Matrix, b: Matrix, points: Points) -> float:
-    """Mean distance (mm) between where two maps put the points."""
+def mean_distance(a: Matrix, b: Matrix, points: Points) -> float:
+    """Mean distance (mm) between points under two transforms."""
     return float(np.linalg.norm(apply(a, points) - apply(b, points), axis=-1).mean())
 
 
-def angle(matrix: Matrix) -> float:
-    """Degrees by which a rigid map turns."""
+def rotation_angle(matrix: Matrix) -> float:
+    """Rotation angle of a rigid transform in degrees."""
     return float(np.degrees(Rotation.from_matrix(matrix[:3, :3]).magnitude()))
 
 
-def _about(R: Matrix, shift: Points, center: Points) -> Matrix:
+def _rotate_about(R: Matrix, shift: Points, center: Points) -> Matrix:
     out = np.eye(4)
     out[:3, :3] = R
     out[:3, 3] = center - R @ center + shift

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.geometry.contours import Outline, contours_outside, filled
+from tumoar.geometry.contours import Outline, count_outside, fill_contours
 from tumoar.geometry.image import Grid, frame_digest
 from tumoar.io.dicom_file import open_dicom
 from tumoar.io.files import opened
@@ -273,12 +273,12 @@ def _read_drawn(path: Path) -> Drawn:
 
 
 def _outline_on(outline: Outline, grid: Grid) -> Mask:
-    return np.asarray(filled(outline, grid) > 0.5)
+    return np.asarray(fill_contours(outline, grid) > 0.5)
 
 
 def _outside(drawn: Drawn, space: Space, used: set[str]) -> Iterator[str]:
     for outline in drawn.outlines:
-        count = contours_outside(outline, space.grid) if outline.name in used else 0
+        count = count_outside(outline, space.grid) if outline.name in used else 0
         if count:
             yield f"{count} contours of {outline.name} reach beyond the image, where they are not compared"
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.geometry.contours import Outline, gap_within, pieces_of_outline
+from tumoar.geometry.contours import Outline, find_gap, cut_outline
 from tumoar.geometry.image import Grid, Image, frame_digest
-from tumoar.geometry.pieces import pieces_of_mask
+from tumoar.geometry.pieces import cut_mask
 from tumoar.inference.tally import Votes
 from tumoar.io.identity import comparable, require_patient, same_person
 from tumoar.io.nifti import read_nifti
@@ -117,7 +117,7 @@ def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str,
     for number, outline in enumerate(read.outlines):
         name = ours[outline.name] or outline.name
         color = colors.get(name, PALETTE[number % len(PALETTE)])
-        pieces = pieces_of_outline(outline)
+        pieces = cut_outline(outline)
         if pieces.volumes.any():
             middles[name] = np.average(pieces.points, axis=0, weights=pieces.volumes)
         curve = Sampled(dvh(pieces, dose))
@@ -133,7 +133,7 @@ def _lacking(outline: Outline) -> str:
     """What of a structure may be missing."""
     if not outline.is_whole:
         return "contours that are not closed were left out of it"
-    gap = gap_within(outline)
+    gap = find_gap(outline)
     return "" if gap is None else f"no contours over {gap:.3g} mm within it: slices may be missing"
 
 
@@ -158,7 +158,7 @@ def _of_result(
         image = read_nifti(out / "structures" / f"{name}.nii.gz")
         color = (look_of(table, known[name]) if name in known else look_of_target(table))[0]
         mask = Image(np.asarray(np.asarray(image.data, np.uint8) > 0, np.uint8), image.grid)
-        yield Dosed(name, color, Sampled(dvh(pieces_of_mask(mask), dose), samples.get(name, ())))
+        yield Dosed(name, color, Sampled(dvh(cut_mask(mask), dose), samples.get(name, ())))
 
 
 def _sampled(
@@ -182,7 +182,7 @@ def _sampled(
 
         def curve(name: str, votes: Votes = votes, grid: Grid = grid) -> Dvh:
             mask = organ_mask(table, table.organ(name), votes)
-            return thinned(dvh(pieces_of_mask(Image(mask.astype(np.uint8), grid)), dose))
+            return thinned(dvh(cut_mask(Image(mask.astype(np.uint8), grid)), dose))
 
         for name, histogram in zip(names, each(curve, names)):
             found[name].append(histogram)

@@ -26,7 +26,7 @@ from tumoar.io.manifest import (
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.store import labels_to_dict
 from tumoar.numerics.threads import each
-from tumoar.preprocess.case import to_input
+from tumoar.preprocess.case import resample_to_input
 from tumoar.preprocess.quality import Note
 from tumoar.result.native import Delivered, cleaned, deliver, same_space
 from tumoar.result.segmentation import Segmentation, exclusive, organ_mask
@@ -160,7 +160,7 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
 def _write_maps(work: Path, result: Segmentation, main: Delivered) -> None:
     """All labels in one map, and how sure they are."""
     write_nifti(work / "segmentation.nii.gz", main.labels, main.grid)
-    entropy = to_input(result.entropy(), result.case, result.case.reference)
+    entropy = resample_to_input(result.entropy(), result.case, result.case.reference)
     write_nifti(work / "uncertainty.nii.gz", entropy, main.grid)
 
 
@@ -170,7 +170,7 @@ def _write_organ(
     """An organ's mask and its share of the votes; returns its row of volumes.tsv."""
     mask, parts, removed = cleaned(organ_mask(result.table, organ, main.votes), main.grid, least_cm3)
     write_nifti(work / "structures" / f"{organ.name}.nii.gz", mask.astype(np.uint8), main.grid)
-    share = to_input(result.probability(organ.name), result.case, result.case.reference)
+    share = resample_to_input(result.probability(organ.name), result.case, result.case.reference)
     write_nifti(work / "probabilities" / f"{organ.name}.nii.gz", share, main.grid)
     volume = result.volume(organ.name)
     low, high = volume.spread(0.90)

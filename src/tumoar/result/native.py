@@ -12,7 +12,7 @@ from scipy import ndimage as ndi
 from tumoar.geometry.image import Grid
 from tumoar.geometry.resample import resample_mean
 from tumoar.inference.tally import Votes, add_thin_organs
-from tumoar.preprocess.case import to_input
+from tumoar.preprocess.case import resample_to_input
 from tumoar.result.segmentation import Segmentation, exclusive
 from tumoar.vocabulary.labels import LabelTable
 
@@ -39,12 +39,12 @@ def deliver(result: Segmentation, name: str) -> Delivered:
     table, tally = result.table, result.tally
     grid = result.case.input(name).grid
     shares = (
-        (k, to_input(tally.fraction((structure.name,)), result.case, name))
+        (k, resample_to_input(tally.fraction((structure.name,)), result.case, name))
         for k, structure in enumerate(table.structures)
         if tally.l[k].any()
     )
     z, y = (
-        to_input(np.where(result.islands, 0, tally.fraction(tumor=parts)), result.case, name) > HALF
+        resample_to_input(np.where(result.islands, 0, tally.fraction(tumor=parts)), result.case, name) > HALF
         for parts in (("core", "edema"), ("core",))
     )
     votes = voted(table, grid, shares, z, y)

@@ -28,8 +28,8 @@ from tumoar.geometry.resample import resample
 from tumoar.io.nifti import read_nifti
 from tumoar.preprocess.alignment import DOUBTFUL
 from tumoar.preprocess.register import (
-    mean_distance,
     looks_mirrored,
+    mean_distance,
     mirror,
     prepare_image,
     refine,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from analytic_shapes import linear_dose, shapes
 
-from tumoar.geometry.contours import Outline, fill_contours, cut_outline, stack_planes
+from tumoar.geometry.contours import Outline, cut_outline, fill_contours, stack_planes
 from tumoar.geometry.image import Grid
 from tumoar.radiotherapy.dvh import dvh
 from tumoar.vocabulary.errors import GeometryError

@@ -198,13 +198,15 @@ FLAGS = {
     "left eye outside": ("B37", "Eye_L NOT SEEN", SHORT, with_eyes("left"), NOTHING),
     "right eye outside": ("B37", "Eye_R NOT SEEN", SHORT, with_eyes("right"), NOTHING),
     "both eyes outside": ("B37", "Eye_R NOT SEEN", SHORT, with_eyes("left", "right"), NOTHING),
-    "FLAIR alone": ("B42", "NOT IDENTIFIABLE", WHOLE.restricted((1,)), MODEL, NOTHING),
-    "FLAIR alone, other noise": ("B42", "NOT ID", small_head.case(seed=4).restricted((1,)), MODEL, NOTHING),
+    "FLAIR alone": ("B42", "NOT IDENTIFIABLE", WHOLE.select_channels((1,)), MODEL, NOTHING),
+    "FLAIR alone, other noise": (
+        "B42", "NOT ID", small_head.case(seed=4).select_channels((1,)), MODEL, NOTHING
+    ),
     "FLAIR alone, moved": (
-        "B42", "NOT ID", small_head.case((1.5, 0, -1)).restricted((1,)), MODEL, NOTHING
+        "B42", "NOT ID", small_head.case((1.5, 0, -1)).select_channels((1,)), MODEL, NOTHING
     ),
     "no tumor": ("B43", "no tumor found", HEALTHY, MODEL, NOTHING),
-    "no tumor and no T1c": ("B43", "no tumor found", HEALTHY.restricted((1,)), MODEL, NOTHING),
+    "no tumor and no T1c": ("B43", "no tumor found", HEALTHY.select_channels((1,)), MODEL, NOTHING),
     "no tumor, a field": ("B43", "no tumor found", small_head.case(tumor=False, bias=0.2), MODEL, NOTHING),
     "most is tumor": ("B44", "of the brain", WHOLE, MODEL, tumor_within(18)),
     "nearly all is tumor": ("B44", "of the brain", HEALTHY, MODEL, tumor_within(19.5)),

@@ -12,17 +12,17 @@ from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.resample import resample, resample_mean, resample_sparse, resample_valid
 from tumoar.preprocess.register import (
     FINE,
-    rotation_angle,
     apply,
-    mean_distance,
-    mutual_information,
     looks_mirrored,
+    mean_distance,
     mirror,
+    mutual_information,
     overlap,
     prepare_image,
     refine,
     register,
     rigid_transform,
+    rotation_angle,
 )
 from tumoar.preprocess.skull import decide_stripped, measure_skull
 from tumoar.vocabulary.errors import ChannelError

@@ -15,7 +15,7 @@ from pydicom.sequence import Sequence
 from pydicom.tag import Tag
 from rt_files import contour_set, save, write_contours
 
-from tumoar.geometry.contours import fill_contours, cut_outline
+from tumoar.geometry.contours import cut_outline, fill_contours
 from tumoar.geometry.image import Grid
 from tumoar.io.rtstruct import read_rtstruct
 from tumoar.vocabulary.errors import GeometryError, ResourceError, TumoarError, UnreadableFileError
@@ -76,7 +76,7 @@ def test_contours_given_twice_count_once(tmp_path, again):
     path = write_contours(tmp_path / "RS.dcm", {"X": tube(SQUARE, again)}, "1.5")
     found, notes = volume(path)
     assert found == pytest.approx(100, rel=0.01)
-    assert any("3 contours of X are repetitions and counted once" in note for note in notes)
+    assert any("3 contours of X are duplicates and counted once" in note for note in notes)
 
 
 def test_a_contour_that_runs_around_twice_counts_once(tmp_path):
@@ -91,7 +91,7 @@ def test_three_times_the_same_is_no_hole_and_no_island(tmp_path):
     path = write_contours(tmp_path / "RS.dcm", {"X": tube(SQUARE, SQUARE, SQUARE)}, "1.5")
     found, notes = volume(path)
     assert found == pytest.approx(100, rel=0.01)
-    assert notes == ("6 contours of X are repetitions and counted once",)
+    assert notes == ("6 contours of X are duplicates and counted once",)
 
 
 @pytest.mark.parametrize(("shift", "union"), [((5, 5, 0), 175), ((5, 0, 0), 150), ((9, 9, 0), 199)])
@@ -156,7 +156,7 @@ def test_exclusive_contours_given_twice_are_refused(tmp_path):
     data = contour_set({"X": tube(SQUARE, SQUARE)}, "1.5", "CLOSEDPLANAR_XOR")
     outline = read_rtstruct(save(data, tmp_path / "RS.dcm")).outlines[0]
     for use in (cut_outline, lambda o: fill_contours(o, GRID)):
-        with pytest.raises(GeometryError, match="given twice and would exclude"):
+        with pytest.raises(GeometryError, match="would cancel each other"):
             use(outline)
 
 

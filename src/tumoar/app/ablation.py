@@ -24,7 +24,7 @@ def ablate_contrasts(whole: Segmentation, job: Job, model: Model, watch: Watch) 
             chosen = [names[i] for i in subset]
             try:
                 part = segment(
-                    case.restricted(subset),
+                    case.select_channels(subset),
                     model,
                     job.config,
                     seed=job.seed,

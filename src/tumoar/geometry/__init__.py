@@ -1,1 +1,1 @@
-"""Voxel grids in world space: images, orientation, resampling, contours, distances."""
+"""Images and contours in world space: grids, orientation, resampling, distances."""

@@ -1,9 +1,9 @@
-"""Structures as planar contours: grouped into planes, filled, and cut into pieces.
+"""Structures as planar contours: sorted into planes, filled, and cut into pieces.
 
-Contours of one plane are taken together: those that cross one another, or are the same, are united, and one
-that lies within another is a hole (`geometry.planes`). Contours that follow voxel edges stand for slabs that
-reach halfway to the neighboring planes. Drawn contours are points of a surface: between planes it is
-interpolated, and it ends at the outermost ones, as planning systems have it.
+In a plane, crossing and identical contours are united, and a contour inside another is a hole
+(`geometry.planes`). Contours along voxel edges represent slabs that extend halfway to the neighboring planes.
+Drawn contours are points of a surface, which is interpolated between planes and ends at the outermost ones,
+as in planning systems.
 """
 
 from __future__ import annotations
@@ -24,23 +24,26 @@ from tumoar.numerics.polygons import area, centers_inside, coverage, edge_distan
 from tumoar.vocabulary.errors import GeometryError
 
 Points = npt.NDArray[np.float64]
-Layer = tuple[Points, float, float]  # share of each cell, from where to where
+Layer = tuple[Points, float, float]  # fraction of each cell, lower and upper position
 
-MOST_GAP = 1.5  # of the spacing: a wider gap between planes is not filled
-MOST_CELLS = 250_000  # of one plane
-FINE, FINE_UP_TO = 1.5, 2e6  # mm, mm³: up to the size of a brain, so that 0.03 cm³ is several pieces
-ACROSS = 6  # cells, at least, across the middle one of all contours by size
+MOST_GAP = 1.5  # of the spacing; wider gaps between planes are not filled
+MOST_CELLS = 250_000  # per plane
+FINE, FINE_UP_TO = (
+    1.5,
+    2e6,
+)  # mm, mm³: cell size up to the volume of a brain, so that 0.03 cm³ is several pieces
+ACROSS = 6  # minimum number of cells across the contour of median size
 FINEST = 0.02  # mm
 FAR = 1e6  # cells
 
 
 @dataclass(frozen=True, eq=False)
 class Outline:
-    """A structure by its contours: polygons (n, 3) in world mm (RAS), each in a plane.
+    """A structure as contours: planar polygons (n, 3) in world mm (RAS).
 
-    `spacing` is the distance of the planes, mm, where it is known from the images below; `slabs` that the
-    contours follow voxel edges; `exclusive` that they are combined by exclusive or, whatever they cross.
-    `is_whole` is False where contours that cannot be filled were left out.
+    `spacing` is the distance of planes in mm, if known from the images; `slabs`: contours follow voxel edges;
+    `exclusive`: contours are combined by exclusive or; `is_whole` is False if contours that cannot be filled
+    were omitted.
     """
 
     name: str
@@ -52,13 +55,13 @@ class Outline:
 
     @cached_property
     def planes(self) -> tuple[Planar, ...]:
-        """The contours by planes; refused unless all are parallel."""
+        """Contours sorted into planes; raises GeometryError unless all are parallel."""
         return arrange_planes(self.name, self.polygons, exclusive=self.exclusive)
 
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """The polygons (n, 2) of one plane, in groups, and from where to where its slab reaches."""
+    """The polygons (n, 2) of one plane, in groups, and the extent of its slab."""
 
     polygons: tuple[Points, ...]
     groups: npt.NDArray[np.int64]
@@ -68,7 +71,7 @@ class Plane:
 
     @property
     def thickness(self) -> float:
-        """Of the slab, mm."""
+        """Thickness of the slab in mm."""
         return self.high - self.low
 
 
@@ -81,17 +84,17 @@ class Stack:
 
     @property
     def polygons(self) -> list[Points]:
-        """Of all planes."""
+        """Polygons of all planes."""
         return [p for plane in self.planes for p in plane.polygons]
 
     @property
     def volume(self) -> float:
-        """mm³ of all slabs."""
+        """Volume of all slabs in mm³."""
         return sum(p.thickness * total_area(p.polygons, p.groups) for p in self.planes)
 
 
 def stack_planes(outline: Outline) -> Stack:
-    """The contours of a structure by planes, each as a slab; refused unless all are parallel."""
+    """Stack the contours of a structure as slabs; raises GeometryError unless all planes are parallel."""
     if not outline.planes:
         return Stack(np.eye(3), ())
     positions = np.array([p.position for p in outline.planes])
@@ -106,17 +109,17 @@ def stack_planes(outline: Outline) -> Stack:
 
 
 def common_spacing(outlines: Sequence[Outline]) -> float | None:
-    """The least distance that is typical of any structure's planes, mm; None if each has one plane only."""
+    """Smallest typical distance of planes among structures in mm; None if each has one plane only."""
     found = [typical_gap(measure_gaps(o.polygons)) for o in outlines]
     return min((gap for gap in found if gap is not None), default=None)
 
 
 def find_remarks(outline: Outline) -> list[str]:
-    """Sentences on contours that had to be understood: repeated, crossing, or far apart."""
+    """Remarks on contours that needed interpretation: repeated, crossing, or far apart."""
     out = []
     repeated = sum(p.repeated for p in outline.planes)
     if repeated:
-        verb = "contour of {} is a repetition" if repeated == 1 else "contours of {} are repetitions"
+        verb = "contour of {} is a duplicate" if repeated == 1 else "contours of {} are duplicates"
         out.append(f"{repeated} {verb.format(outline.name)} and counted once")
     crossing = sum(p.crossing > 0 for p in outline.planes)
     if crossing:
@@ -137,10 +140,10 @@ def find_remarks(outline: Outline) -> list[str]:
 
 
 def find_gap(outline: Outline) -> float | None:
-    """The widest gap, mm, between contours that lie over one another; None where there is none.
+    """Find the widest gap between overlapping contours in mm; None if there is none.
 
-    Parts of a structure may lie apart; where contours end and begin again over the same place, slices between
-    them were most likely not drawn.
+    Components of a structure may be separate, but where contours on both sides of a gap overlap, slices
+    between them were probably not drawn.
     """
     found = [
         b.position - a.position
@@ -151,12 +154,12 @@ def find_gap(outline: Outline) -> float | None:
 
 
 def _overlap(a: Points, b: Points) -> bool:
-    """Whether the boxes around two polygons of parallel planes lie over one another."""
+    """Whether the bounding boxes of two polygons in parallel planes overlap."""
     return bool((a.min(0) < b.max(0)).all() and (b.min(0) < a.max(0)).all())
 
 
 def cut_outline(outline: Outline, least: int = PIECES) -> Pieces:
-    """A structure cut into at least about `least` pieces (see `tumoar.radiotherapy.dvh`)."""
+    """Cut a structure into at least about `least` pieces (see `tumoar.radiotherapy.dvh`)."""
     stack = stack_planes(outline)
     volume = stack.volume
     if not volume > 0:
@@ -191,21 +194,21 @@ def _plane_fields(plane: Plane) -> tuple[npt.NDArray[np.int64], float, float, fl
 
 
 def _slab_layers(planes: Sequence[Plane], shape: tuple[int, int], step: float) -> Iterator[Layer]:
-    """Every plane as a slab with the contours' own walls."""
+    """Slab of every plane, with straight walls."""
     for plane in planes:
         share = coverage(plane.polygons, shape, groups=plane.groups)
         yield from ((share, low, high) for low, high in _cut(plane.low, plane.high, step))
 
 
 def _blended_layers(planes: Sequence[Plane], shape: tuple[int, int], step: float) -> Iterator[Layer]:
-    """From plane to plane by blending signed distances; a plane without neighbors as a slab."""
+    """Interpolate signed distances between planes; planes without neighbors are slabs."""
     has_neighbor = False
     first = _Field(planes[0], shape)
     for plane, following in zip(planes, [*planes[1:], None]):
         second = first if following is None else _Field(following, shape)
         touches = following is not None and following.low == plane.high
         if following is not None and touches:
-            # Elsewhere both planes are clearly inside, or clearly outside.
+            # Elsewhere both planes are inside or both outside.
             where = first.near | second.near | (first.inside != second.inside)
             here, there = first.distance(where), second.distance(where)
             for low, high in _cut(plane.position, following.position, step):
@@ -221,7 +224,7 @@ def _blended_layers(planes: Sequence[Plane], shape: tuple[int, int], step: float
 
 
 class _Field:
-    """One plane on the cells: which centers are inside, which are near an edge, and how far it is."""
+    """A plane on the cells: centers that are inside, centers near an edge, and distances."""
 
     def __init__(self, plane: Plane, shape: tuple[int, int]) -> None:
         self.plane = plane
@@ -229,12 +232,12 @@ class _Field:
         self.near = ndi.binary_dilation(_find_touched(plane.polygons, shape), np.ones((3, 3), bool))
 
     def distance(self, where: npt.NDArray[np.bool_]) -> Points:
-        """(m,) signed distance of the centers of some cells, in cells; positive inside."""
+        """(m,) signed distance of cell centers to the edges, in cells; positive inside."""
         polygons, groups = self.plane.polygons, self.plane.groups
         points = np.argwhere(where).astype(np.float64)
         count = np.bincount(groups)
         nearest = edge_distance([p for p, g in zip(polygons, groups) if count[g] == 1], points)
-        # Of a group, the edges that lie within another of its polygons are no walls.
+        # Edges inside another polygon of the same group are not part of the boundary.
         for group in np.flatnonzero(count > 1):
             best = np.full(len(points), -FAR)
             for p in (p for p, g in zip(polygons, groups) if g == group):
@@ -245,7 +248,7 @@ class _Field:
 
 
 def _find_touched(polygons: Sequence[Points], shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """(a, b) the cells that edges pass through, but for corners that they cut by less than half a cell."""
+    """(a, b) cells crossed by edges, except corners that are cut by less than half a cell."""
     out = np.zeros(shape, bool)
     for p in polygons:
         vector = np.roll(p, -1, axis=0) - p
@@ -263,9 +266,9 @@ def _cut(low: float, high: float, step: float) -> Iterator[tuple[float, float]]:
 
 
 def fill_contours(outline: Outline, grid: Grid) -> npt.NDArray[np.float64]:
-    """(X, Y, Z) share of every voxel inside; the contours must lie on slices of the grid.
+    """(X, Y, Z) fraction of every voxel inside; the contours must lie on slices of the grid.
 
-    Slices are along the axis of the grid that is closest to the normal of the contours.
+    Slices are along the grid axis closest to the normal of the contours.
     """
     out = np.zeros(grid.shape)
     for axis, number, plane in _slices(outline, grid):
@@ -280,14 +283,14 @@ def fill_contours(outline: Outline, grid: Grid) -> npt.NDArray[np.float64]:
 
 
 def count_outside(outline: Outline, grid: Grid) -> int:
-    """How many contours reach beyond the voxels of a grid, by more than half a voxel."""
+    """Count contours that extend beyond the grid by more than half a voxel."""
     ends = np.array(grid.shape) - 1
     index = [grid.index(p) for p in outline.polygons]
     return sum(bool(((i < -1.0) | (i > ends + 1.0)).any()) for i in index)
 
 
 def _slices(outline: Outline, grid: Grid) -> Iterator[tuple[int, int, Planar]]:
-    """The planes of a structure with the axis and number of the slice that they lie on."""
+    """Planes of a structure with axis and number of their slice."""
     if not outline.planes:
         return
     normal = find_axes(outline.polygons)[2]
@@ -300,27 +303,27 @@ def _slices(outline: Outline, grid: Grid) -> Iterator[tuple[int, int, Planar]]:
             raise GeometryError(
                 "contours",
                 f"contours of {outline.name} do not lie on the slices of the image",
-                found=f"{off:.2f} mm beside a slice",
-                do="give the series that they were drawn on",
+                found=f"{off:.2f} mm from a slice",
+                do="give the series they were drawn on",
             )
         yield axis, number, plane
 
 
 def _slabs(positions: Points, outline: Outline) -> tuple[Points, Points]:
-    """From where to where each plane reaches: halfway to its neighbors, or half the spacing where alone.
+    """Lower and upper end of each plane's slab: halfway to its neighbors, else half the spacing.
 
-    Drawn contours in three planes or more tell their own distance, which may be that of another series.
+    The spacing of drawn contours in three or more planes is their own, which may be that of another series.
     """
     gaps = np.diff(positions)
     own = typical_gap(gaps)
     if outline.spacing is None and own is None:
         raise GeometryError(
             "contours",
-            f"{outline.name} has contours in one plane only, so that its thickness is not known",
+            f"{outline.name} has contours in one plane only: its thickness is unknown",
             do="give the images it was drawn on",
         )
-    is_told = outline.spacing is not None and (outline.slabs or len(gaps) < 2)
-    spacing = float((outline.spacing if is_told else own) or 0.0)
+    use_given = outline.spacing is not None and (outline.slabs or len(gaps) < 2)
+    spacing = float((outline.spacing if use_given else own) or 0.0)
     low, high = positions - spacing / 2, positions + spacing / 2
     near = np.flatnonzero(gaps <= MOST_GAP * spacing)
     low[near + 1] = high[near] = (positions[near] + positions[near + 1]) / 2

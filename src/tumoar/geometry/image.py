@@ -1,7 +1,7 @@
-"""Images in memory: one grid type, an image on its grid, and a patient's co-registered images.
+"""Images in memory: grid, image, and a patient's co-registered images.
 
-Arrays are indexed [i, j, k] in the grid's own axis order; a canonical grid has i to the right, j to the
-front, k up (RAS), so that left has the smaller i. World coordinates are RAS millimeters.
+Arrays are indexed [i, j, k] in the axis order of the grid. On a canonical grid, i increases to the right, j
+to the front and k upward (RAS). World coordinates are RAS in millimeters.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tumoar.vocabulary.contrasts import Contrast
 FloatArray = npt.NDArray[np.floating]
 
 HOUNSFIELD_RANGE = (-1024.0, 3071.0)
-HOUNSFIELD_UNIT = 100.0  # HU per unit of D: brings CT to the scale of the logs of MR
-CANONICAL_SPACING, SPACING_TOLERANCE = 1.0, 0.01  # mm; the size of the tumor shape filters
+HOUNSFIELD_UNIT = 100.0  # HU per unit of D: scales CT like the log of MR
+CANONICAL_SPACING, SPACING_TOLERANCE = 1.0, 0.01  # mm; the tumor shape filters are defined at 1 mm
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Voxel centers in world space: shape, 4x4 RAS affine, and the frame of reference if it is known."""
+    """Voxel centers in world space: shape, 4x4 RAS affine, and frame of reference, if known."""
 
     shape: tuple[int, int, int]
     affine: npt.NDArray[np.float64]
@@ -42,7 +42,7 @@ class Grid:
         ):
             raise ValueError(f"affine must be a finite 4x4 matrix ending in 0 0 0 1, got {affine.tolist()}")
         if abs(np.linalg.det(affine[:3, :3])) < 1e-12:
-            raise ValueError("affine is singular: its axes are not independent")
+            raise ValueError("affine is singular")
         if len(self.shape) != 3 or min(self.shape) < 1:
             raise ValueError(f"shape must be three positive sizes, got {self.shape}")
         affine.flags.writeable = False
@@ -67,7 +67,7 @@ class Grid:
 
     @cached_property
     def inverse(self) -> npt.NDArray[np.float64]:
-        """World to voxel index, 4x4."""
+        """4x4 matrix from world coordinates to voxel indices."""
         return np.asarray(np.linalg.inv(self.affine), np.float64)
 
     @property
@@ -85,15 +85,15 @@ class Grid:
 
 
 def frame_digest(frame: str | None) -> str:
-    """A frame of reference for comparison only: the identifier itself stays with the DICOM files."""
+    """Digest of a frame of reference, to compare frames without storing their identifiers."""
     return hashlib.sha256(frame.encode()).hexdigest()[:16] if frame else ""
 
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """Voxel values on their own grid, in their stored axis order; `source` is a name without a path.
+    """Voxel values on their grid, in stored axis order; `source` is a file name without path.
 
-    `notes` are what its reader noticed, for a reviewer: pairs of an id (docs/errors.md) and a sentence.
+    `notes` are remarks from reading the file, as pairs of an id (docs/errors.md) and a text.
     """
 
     data: npt.NDArray[np.generic]
@@ -115,11 +115,10 @@ class Image:
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """An image as it was given: where it lay, and where it belongs.
+    """An input image: its original grid and its alignment with the case.
 
-    `name` is the contrast it was given as, `grid` its own, `orientation` where its axes point ("LPS"),
-    `to_reference` (4x4) takes its world coordinates to those of the case. `figures` tell how well that is
-    known, if it was found by registration.
+    `name` is its contrast, `grid` its original grid, `orientation` its axis codes ("LPS"). `to_reference`
+    (4x4) maps its world coordinates to those of the case; `figures` are quality measures of registration.
     """
 
     name: str
@@ -135,7 +134,7 @@ class Input:
         R = matrix[:3, :3]
         is_rigid = np.allclose(R @ R.T, np.eye(3), atol=1e-5) and np.linalg.det(R) > 0
         if matrix.shape != (4, 4) or not is_rigid:
-            raise ValueError(f"to_reference must be a rigid 4x4 map, got {matrix.tolist()}")
+            raise ValueError(f"to_reference must be a rigid 4x4 matrix, got {matrix.tolist()}")
         matrix.flags.writeable = False
         object.__setattr__(self, "to_reference", matrix)
         object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
@@ -145,9 +144,9 @@ class Input:
 class Case:
     """A patient's images on one canonical 1 mm grid around the head.
 
-    `D` (N, X, Y, Z) holds what the model sees, contrast by contrast: the natural log of MR intensities,
-    Hounsfield units of CT over `HOUNSFIELD_UNIT`; NaN where an image says nothing. `inputs` lead back to the
-    images as they were given; `notes` are sentences for a reviewer; `excluded` voxels take no part.
+    `D` (N, X, Y, Z) holds transformed intensities: natural log of MR, Hounsfield units of CT divided by
+    `HOUNSFIELD_UNIT`; NaN where an image has no data. `inputs` describe the original images; `notes` are for
+    the reviewer; `excluded` voxels are not used.
     """
 
     D: npt.NDArray[np.float32]
@@ -167,7 +166,7 @@ class Case:
                 f"got {D.dtype} of shape {D.shape}"
             )
         if np.isinf(D).any():
-            raise ValueError("D must be finite, or NaN where an image says nothing; got infinities")
+            raise ValueError("D must be finite, or NaN where there is no data; got infinities")
         if not is_canonical(self.grid):
             raise ValueError(f"grid must be 1 mm with axes to the right, front and up, got {self.grid}")
         if self.excluded is not None and self.excluded.shape != self.grid.shape:
@@ -179,20 +178,20 @@ class Case:
 
     @cached_property
     def valid(self) -> npt.NDArray[np.bool_]:
-        """(N, X, Y, Z) where each contrast says something."""
+        """(N, X, Y, Z) True where a contrast has data."""
         return ~np.isnan(self.D)
 
-    def restricted(self, channels: Sequence[int]) -> Case:
-        """The same case with these channels alone."""
+    def select_channels(self, channels: Sequence[int]) -> Case:
+        """Case with these channels only."""
         contrasts = tuple(self.contrasts[c] for c in channels)
         return replace(self, D=self.D[list(channels)], contrasts=contrasts)
 
     def input(self, name: str) -> Input:
-        """An input by the contrast it was given as."""
+        """An input by its contrast."""
         for given in self.inputs:
             if given.name == name:
                 return given
-        raise KeyError(f"no input '{name}'; there are: {', '.join(i.name for i in self.inputs)}")
+        raise KeyError(f"no input '{name}'; inputs: {', '.join(i.name for i in self.inputs)}")
 
 
 def is_canonical(grid: Grid) -> bool:
@@ -203,12 +202,12 @@ def is_canonical(grid: Grid) -> bool:
 
 
 def is_valid(values: npt.NDArray[Any], contrast: Contrast) -> npt.NDArray[np.bool_]:
-    """Where an image says something: MR finite and positive, CT finite and above its padding."""
+    """Where an image has data: MR finite and positive, CT finite and above its padding."""
     return np.isfinite(values) & (values > (0 if contrast.is_mr else HOUNSFIELD_RANGE[0]))
 
 
 def transform_intensities(values: FloatArray, contrast: Contrast) -> npt.NDArray[np.float32]:
-    """What the model sees of valid intensities: their natural log, or clipped Hounsfield units."""
+    """Transform valid intensities: natural log of MR, clipped and scaled Hounsfield units of CT."""
     if contrast.is_mr:
         return np.log(values, dtype=np.float32)
     return (np.clip(values, *HOUNSFIELD_RANGE) / HOUNSFIELD_UNIT).astype(np.float32)

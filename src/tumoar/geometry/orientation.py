@@ -1,6 +1,6 @@
-"""Any storage order of the voxel axes to the canonical one (i right, j front, k up) and exactly back.
+"""Reorient voxel axes to canonical order (i right, j front, k up) and back.
 
-Only axes are permuted and flipped, so no voxel value changes and the way back is exact.
+Axes are only permuted and flipped, so the inverse is exact.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Orientation:
 
     @property
     def codes(self) -> str:
-        """Where each native axis points to, e.g. "LPS" for indices that grow to the left, back and up."""
+        """Axis codes of the native grid, e.g. "LPS" for indices that increase to the left, back and up."""
         letters = {axis: "RAS"[w] if not flip else "LPI"[w] for w, (axis, flip) in enumerate(self._pairs())}
         return "".join(letters[axis] for axis in range(3))
 
@@ -44,14 +44,13 @@ class Orientation:
 
 
 def find_orientation(grid: Grid) -> Orientation:
-    """The permutation and flips that bring the axes of `grid` closest to right, front, up."""
+    """Find the permutation and flips that bring the axes of `grid` closest to right, front, up."""
     cosines = grid.affine[:3, :3] / grid.spacing
 
     def closeness(axes: tuple[int, ...]) -> tuple[float, ...]:
         turned = cosines[:, axes]
         turned = turned * np.where(np.diagonal(turned) < 0, -1, 1)
-        # Halfway between two orders both are equally close: the direction itself then decides, so that the
-        # choice does not depend on how the file happened to be stored.
+        # Ties between two orders are broken by the directions, not by the storage order of the file.
         return (round(float(np.trace(turned)), 6), *turned.round(6).ravel().tolist())
 
     i, j, k = max(permutations(range(3)), key=closeness)
@@ -59,20 +58,20 @@ def find_orientation(grid: Grid) -> Orientation:
 
 
 def reorient(image: Image) -> tuple[Image, Orientation]:
-    """The image with its axes to the right, front and up, C-contiguous, and the way back."""
+    """Reorient an image to canonical axes, C-contiguous; returns it with its `Orientation`."""
     orientation = find_orientation(image.grid)
     return Image(to_canonical(image.data, orientation), orientation.grid, image.source), orientation
 
 
 def to_canonical(array: npt.NDArray[np.generic], orientation: Orientation) -> npt.NDArray[np.generic]:
-    """Array on the native grid to the canonical one; axes after the third stay as they are."""
+    """Reorient an array from the native to the canonical grid; further axes are unchanged."""
     _require_shape(array, orientation.native.shape)
     turned = array.transpose(*orientation.axes, *range(3, array.ndim))
     return np.ascontiguousarray(turned[_steps(orientation)])
 
 
 def to_native(array: npt.NDArray[np.generic], orientation: Orientation) -> npt.NDArray[np.generic]:
-    """Array on the canonical grid back to the native one: the exact inverse of `to_canonical`."""
+    """Reorient an array from the canonical to the native grid; exact inverse of `to_canonical`."""
     _require_shape(array, tuple(orientation.native.shape[axis] for axis in orientation.axes))
     inverse = np.argsort(orientation.axes)
     return np.ascontiguousarray(array[_steps(orientation)].transpose(*inverse, *range(3, array.ndim)))

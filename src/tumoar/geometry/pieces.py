@@ -1,4 +1,4 @@
-"""A structure cut into pieces much finer than its voxels or contours."""
+"""Cut a structure into pieces much finer than its voxels or contours."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tumoar.geometry.image import Image
 
 Array = npt.NDArray[np.float64]
 
-PIECES = 50_000  # at least so many in a structure
-FINEST = 32  # pieces along the side of a voxel, at most
-CHUNK = 4096  # voxels cut at once
+PIECES = 50_000  # minimum per structure
+FINEST = 32  # maximum number of pieces along the side of a voxel
+CHUNK = 4096  # voxels per step
 PLASTIC = 1.2207440846057596  # the root of x⁴ = x + 1, for points evenly spread in a cube
 
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """A structure as points (n, 3) in world mm with the volume (n,) in mm³ that each stands for."""
+    """A structure as points (n, 3) in world mm with volumes (n,) in mm³."""
 
     points: Array
     volumes: Array
@@ -31,10 +31,10 @@ class Pieces:
 
 
 def cut_mask(fraction: Image, least: int = PIECES) -> Pieces:
-    """A mask of shares 0 to 1, each voxel cut into at least as many pieces as give `least` in all.
+    """Cut a mask of fractions 0 to 1 into at least `least` pieces.
 
-    A voxel that is only partly inside keeps its share exactly; its pieces are filled beginning where the
-    interpolated mask is highest, so that the surface runs through the voxel where its neighbors say.
+    A partial voxel keeps its fraction exactly. Its pieces are filled in order of the interpolated mask, so
+    that the surface in the voxel follows its neighbors.
     """
     f = np.asarray(fraction.data, np.float64)
     where = np.argwhere(f > 1e-6)
@@ -47,7 +47,7 @@ def cut_mask(fraction: Image, least: int = PIECES) -> Pieces:
     points, volumes = [], []
     for start in range(0, len(where), CHUNK):
         number = np.arange(start, min(start + CHUNK, len(where)))
-        # Each voxel has its lattice elsewhere, or all pieces of a layer would get one dose, a step in D.
+        # Lattices are shifted per voxel; otherwise all pieces of a layer would get the same dose.
         offsets = (lattice + spread_points(number)[:, None, :]) % 1.0 - 0.5
         index = where[number, None, :] + offsets
         share = _fill(f, index, inside[start : start + CHUNK], count)
@@ -64,12 +64,12 @@ def _choose_cuts(spacing: Array, volume: float, least: int) -> Array:
 
 
 def spread_points(number: npt.NDArray[np.int64]) -> Array:
-    """(n, 3) points in the unit cube, evenly spread whatever their number (a Kronecker sequence)."""
+    """(n, 3) points evenly spread in the unit cube for any n (a Kronecker sequence)."""
     return ((number[:, None] + 0.5) * PLASTIC ** -np.arange(1.0, 4.0)) % 1.0
 
 
 def _fill(f: Array, index: Array, inside: Array, count: int) -> Array:
-    """(n, count) share of every piece that is filled: all of them, or the first by the interpolated mask."""
+    """(n, count) filled fraction of every piece, in order of the interpolated mask."""
     share = np.ones(index.shape[:2])
     partial = np.flatnonzero(inside < 1 - 1e-6)
     if len(partial) and count == 1:

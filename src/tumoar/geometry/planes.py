@@ -1,9 +1,9 @@
-"""Closed contours by planes, and how those of one plane are taken together.
+"""Sort closed contours into planes, and combine the contours of each plane.
 
-The standard (DICOM PS3.3, C.8.8.6.3) has two ways to write a hole: as part of the contour around it, reached
-by a narrow channel, or as contours that are combined by exclusive or. Many systems write a third: a contour
-within another. So one within another is a hole, contours that are the same count once, and contours that
-cross one another are united, which leaves out nothing that any reading would include.
+DICOM (PS3.3, C.8.8.6.3) has two encodings of holes: keyholes, connected to the outer contour by a narrow
+channel, and contours combined by exclusive or. Many systems write a third: a contour inside another. Here a
+contour inside another is a hole, identical contours count once, and crossing contours are united, so that
+nothing is excluded that any interpretation would include.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tumoar.vocabulary.errors import GeometryError, ResourceError
 Points = npt.NDArray[np.float64]
 
 SAME_PLANE = 0.05  # mm
-LEAST_GAP = 0.25  # mm between slices; planes closer than that are one slice, drawn twice
-SAME, SAME_SHARE = 0.2, 0.8  # mm on the average between contours that are the same; of the larger's area
-NESTED, NESTED_SHARE = 0.1, 0.1  # mm on the average, and of its area, that a hole may reach beyond its wall
+LEAST_GAP = 0.25  # mm between slices; closer planes are one slice, drawn twice
+SAME, SAME_SHARE = 0.2, 0.8  # identical contours: mean distance in mm, fraction of the larger area
+NESTED, NESTED_SHARE = 0.1, 0.1  # a hole may exceed its outer contour: mean distance in mm, fraction of area
 LEAST_WIDTH = 1e-3  # mm
-MOST_IN_PLANE, MOST_OVER = 10_000, 2_000  # contours; of them over one another
+MOST_IN_PLANE, MOST_OVER = 10_000, 2_000  # contours in a plane; overlapping ones
 MOST_PLANES = 5_000
-MOST_LENGTH, MOST_IN_ALL = 1e6, 2e7  # mm of all contours of a plane, of a structure
+MOST_LENGTH, MOST_IN_ALL = 1e6, 2e7  # mm of contours in a plane, in a structure
 
 
 @dataclass(frozen=True, eq=False)
 class Planar:
-    """The contours of one plane: (n, 3) in the world and (n, 2) in the plane, and where the plane lies.
+    """The contours of one plane: (n, 3) in world and (n, 2) in plane coordinates, and its position.
 
-    Contours of one of the `groups` are united, groups are combined by exclusive or. `repeated` contours are
-    the same as another one, `crossing` pairs cross one another.
+    Contours of a group are united; groups are combined by exclusive or. `repeated` is the number of contours
+    identical to another one, `crossing` the number of pairs that cross.
     """
 
     polygons: tuple[Points, ...]
@@ -48,7 +48,7 @@ class Planar:
 
 
 def has_area(polygon: Points) -> bool:
-    """Whether a contour (n, 3) encloses anything: neither a point nor a line, nor a line there and back."""
+    """Whether a contour (n, 3) encloses an area: not a point, a line or a line traced back."""
     if len(polygon) < 3:
         return False
     centered = polygon - polygon.mean(0)
@@ -63,7 +63,7 @@ def has_area(polygon: Points) -> bool:
 
 
 def drop_repeats(polygon: Points) -> Points:
-    """A contour that runs around several times, point for point, as one that runs around once."""
+    """Reduce a contour that repeats the same points several times to a single turn."""
     for turns in (2, 3, 4):
         size, rest = divmod(len(polygon), turns)
         while rest == 0 and size >= 3:
@@ -76,13 +76,13 @@ def drop_repeats(polygon: Points) -> Points:
 
 
 def find_axes(polygons: Sequence[Points]) -> npt.NDArray[np.float64]:
-    """(3, 3) rows: two directions in the plane and the normal, from the areas of all polygons."""
+    """(3, 3) rows: two in-plane directions and the normal, from the areas of all polygons."""
     turned = _area_vectors(polygons)
     size = np.linalg.norm(turned, axis=1)
     largest = int(np.argmax(size))
     if size[largest] > LEAST_WIDTH**2:
         total = (turned * np.where(turned @ turned[largest] < 0, -1.0, 1.0)[:, None]).sum(0)
-    else:  # all of them cross themselves, and turn as much one way as the other
+    else:  # all polygons cross themselves with zero signed area
         widest = max(polygons, key=lambda p: float(np.ptp(p, axis=0).sum()))
         total = np.linalg.svd(widest - widest.mean(0), full_matrices=False)[2][2]
     normal = total / np.linalg.norm(total)
@@ -95,7 +95,7 @@ def find_axes(polygons: Sequence[Points]) -> npt.NDArray[np.float64]:
 
 
 def measure_gaps(polygons: Sequence[Points]) -> Points:
-    """Distances from plane to plane, mm."""
+    """Distances between adjacent planes in mm."""
     if not polygons:
         return np.zeros(0)
     normal = find_axes(polygons)[2]
@@ -104,16 +104,16 @@ def measure_gaps(polygons: Sequence[Points]) -> Points:
 
 
 def typical_gap(gaps: npt.ArrayLike) -> float | None:
-    """The distance of slices, by those of planes: half of them are no wider; None without any."""
+    """Slice spacing: lower median of the distances of planes; None without distances."""
     found = np.sort(np.asarray(gaps, np.float64))
     found = found[found > LEAST_GAP] if (found > LEAST_GAP).any() else found
     return float(found[(len(found) - 1) // 2]) if len(found) else None
 
 
 def arrange_planes(name: str, polygons: Sequence[Points], *, exclusive: bool = False) -> tuple[Planar, ...]:
-    """Contours with an area by planes, in the order of the planes; refused unless all are parallel.
+    """Sort contours into planes by position; raises GeometryError unless all planes are parallel.
 
-    With `exclusive` contours are combined by exclusive or, whatever they cross.
+    With `exclusive`, all contours are combined by exclusive or.
     """
     if not polygons:
         return ()
@@ -145,7 +145,7 @@ def arrange_planes(name: str, polygons: Sequence[Points], *, exclusive: bool = F
 
 
 def _area_vectors(polygons: Sequence[Points]) -> Points:
-    """(m, 3) normals to polygons (n, 3), as long as their areas; all at once, as there may be very many."""
+    """(m, 3) area vectors of polygons (n, 3), vectorized over polygons."""
     counts = np.array([len(p) for p in polygons])
     starts = np.cumsum(counts) - counts
     points = np.concatenate(polygons)
@@ -177,16 +177,16 @@ def _too_many(name: str, found: str) -> ResourceError:
 def _group_contours(
     name: str, flat: Sequence[Points], exclusive: bool
 ) -> tuple[npt.NDArray[np.int64], int, int]:
-    """The group of every contour of a plane, how many are repetitions, and how many pairs cross."""
+    """Group of every contour of a plane, number of repeated contours, and number of crossing pairs."""
     groups = np.arange(len(flat))
     over = _find_overlapping_boxes(flat)
     if len(over) > MOST_OVER:
-        raise _too_many(name, f"{len(over)} contours over one another, at most {MOST_OVER}")
+        raise _too_many(name, f"{len(over)} overlapping contours, at most {MOST_OVER}")
     if not len(over):
         return groups, 0, 0
     shared = overlaps([flat[i] for i in over])
     if shared is None:
-        raise _too_many(name, "too many contours over one another")
+        raise _too_many(name, "too many overlapping contours")
     a, b = np.nonzero(np.triu(shared, 1) > 0)
     own, length = np.diag(shared), np.array([perimeter(flat[i]) for i in over])
     both = shared[a, b]
@@ -200,7 +200,7 @@ def _group_contours(
         if same.any():
             raise GeometryError(
                 "contours",
-                f"contours of {name} are given twice and would exclude each other",
+                f"duplicate contours of {name} would cancel each other",
                 do="export the structure again",
             )
         return groups, 0, 0
@@ -215,11 +215,11 @@ def _group_contours(
 
 
 def _find_overlapping_boxes(flat: Sequence[Points]) -> npt.NDArray[np.int64]:
-    """Which contours may meet another one: their bounding boxes do."""
+    """Contours whose bounding box overlaps that of another one."""
     low, high = np.array([p.min(0) for p in flat]), np.array([p.max(0) for p in flat])
     meets = np.zeros(len(flat), bool)
     for start in range(0, len(flat), 1000):
         some = slice(start, start + 1000)
         over = ((low[some, None] < high) & (low < high[some, None])).all(2)
-        meets[some] = over.sum(1) > 1  # every one meets itself
+        meets[some] = over.sum(1) > 1  # each overlaps itself
     return np.flatnonzero(meets)

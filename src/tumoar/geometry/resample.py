@@ -1,7 +1,7 @@
-"""Values on one grid read at the voxels of another: the one place where images are interpolated.
+"""Resample images between grids with SimpleITK.
 
-SimpleITK interpolates. Its physical space is only ever ours, so its axes are taken as RAS and no sign is
-turned on the way in or out. Interpolation is linear: positive values stay positive, nothing rings at an edge.
+Physical space of SimpleITK images is taken as RAS, so no axes are flipped. Interpolation is linear: positive
+values stay positive, and edges do not ring.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDENTITY = np.eye(4)
 def resample(
     values: npt.NDArray[np.generic], grid: Grid, onto: Grid, to_source: Matrix = IDENTITY, fill: float = 0.0
 ) -> npt.NDArray[np.float32]:
-    """Values of `grid` at the voxel centers of `onto`; `to_source` takes world `onto` to world `grid`."""
+    """Resample values from `grid` to `onto`; `to_source` maps world coordinates of `onto` to `grid`."""
     out = sitk.Resample(
         to_itk(np.asarray(values, np.float32), grid),
         onto.shape,
@@ -38,7 +38,7 @@ def resample(
 def resample_sparse(
     values: npt.NDArray[np.generic], grid: Grid, onto: Grid, to_source: Matrix = IDENTITY
 ) -> npt.NDArray[np.float32]:
-    """Like `resample`, quicker where most values are 0: only the box of the others is read, and written."""
+    """Like `resample`, faster if most values are 0: only the bounding box of the others is processed."""
     out = np.zeros(onto.shape, np.float32)
     found = find_objects((values != 0).view(np.uint8))
     if not found:
@@ -62,7 +62,7 @@ def resample_sparse(
 def resample_mean(
     values: npt.NDArray[np.generic], grid: Grid, onto: Grid, to_source: Matrix = IDENTITY
 ) -> npt.NDArray[np.float32]:
-    """Like `resample_sparse`, averaged over voxels of `onto` that are larger than those of `grid`."""
+    """Like `resample_sparse`, averaged over voxels of `onto` if they are larger than those of `grid`."""
     parts = np.maximum(np.rint(onto.spacing / grid.spacing.mean()).astype(int), 1)
     if (parts == 1).all():
         return resample_sparse(values, grid, onto, to_source)
@@ -74,7 +74,7 @@ def resample_mean(
 
 
 def _cut(grid: Grid, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]) -> Grid:
-    """The voxels of a grid from index `low` to before `high`."""
+    """Crop a grid to indices from `low` to `high` (exclusive)."""
     affine = grid.affine.copy()
     affine[:3, 3] = grid.world(low)
     x, y, z = (int(n) for n in high - low)
@@ -84,9 +84,9 @@ def _cut(grid: Grid, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]) ->
 def resample_valid(
     values: npt.NDArray[np.generic], valid: Mask, grid: Grid, onto: Grid, to_source: Matrix = IDENTITY
 ) -> tuple[npt.NDArray[np.float32], Mask]:
-    """Like `resample`, from valid voxels alone; valid where these carry at least half of the weight.
+    """Like `resample`, from valid voxels only; valid where they have at least half of the weight.
 
-    So neither padding nor the zeros around a skull-stripped brain leak into the values beside them.
+    Padding and zeros around a skull-stripped brain do not affect neighboring values.
     """
     weight = resample(valid, grid, onto, to_source)
     total = resample(np.where(valid, values, 0), grid, onto, to_source)
@@ -95,7 +95,7 @@ def resample_valid(
 
 
 def to_itk(values: npt.NDArray[np.generic], grid: Grid) -> sitk.Image:
-    """A SimpleITK image of the values, its physical space being our world."""
+    """Convert to a SimpleITK image whose physical space is RAS."""
     image = sitk.GetImageFromArray(np.ascontiguousarray(values.T))
     image.SetSpacing(grid.spacing.tolist())
     image.SetDirection((grid.affine[:3, :3] / grid.spacing).ravel().tolist())
@@ -104,12 +104,12 @@ def to_itk(values: npt.NDArray[np.generic], grid: Grid) -> sitk.Image:
 
 
 def from_itk(image: sitk.Image) -> FloatArray:
-    """The values of a SimpleITK image, indexed [i, j, k]."""
+    """Values of a SimpleITK image, indexed [i, j, k]."""
     return np.ascontiguousarray(sitk.GetArrayFromImage(image).T)
 
 
 def affine_transform(matrix: Matrix) -> sitk.AffineTransform:
-    """A 4x4 matrix as SimpleITK's transform."""
+    """Convert a 4x4 matrix to a SimpleITK transform."""
     transform = sitk.AffineTransform(3)
     transform.SetMatrix(matrix[:3, :3].ravel().tolist())
     transform.SetTranslation(matrix[:3, 3].tolist())

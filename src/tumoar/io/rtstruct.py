@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydicom import Dataset
 
 from tumoar.geometry.contours import Outline, common_spacing, find_remarks
-from tumoar.geometry.planes import has_area, drop_repeats
+from tumoar.geometry.planes import drop_repeats, has_area
 from tumoar.io.dicom_file import open_dicom, refusing, require_whole
 from tumoar.io.files import opened
 from tumoar.io.identity import Person, person_of

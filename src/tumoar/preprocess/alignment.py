@@ -11,11 +11,11 @@ from tumoar.preprocess.register import (
     Matrix,
     Prepared,
     Registration,
-    rotation_angle,
-    mean_distance,
     looks_mirrored,
+    mean_distance,
     refine,
     register,
+    rotation_angle,
 )
 from tumoar.vocabulary.errors import FitError, GeometryError
 

@@ -122,7 +122,7 @@ def _reduce(
 
 
 def register(fixed: Prepared, moving: Prepared) -> Registration:
-    """Register `moving` regardless of its header; rotated starts are tried only if the result is uncertain."""
+    """Register `moving` regardless of its header; rotated starts are tried only if needed."""
     found = refine(fixed, moving, _find_start(fixed, moving, STRAIGHT))
     if found.spread <= CLEAR:
         return found

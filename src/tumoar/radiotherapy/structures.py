@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.geometry.contours import Outline, find_gap, cut_outline
+from tumoar.geometry.contours import Outline, cut_outline, find_gap
 from tumoar.geometry.image import Grid, Image, frame_digest
 from tumoar.geometry.pieces import cut_mask
 from tumoar.inference.tally import Votes

@@ -28,10 +28,7 @@ Layer = tuple[Points, float, float]  # fraction of each cell, lower and upper po
 
 MOST_GAP = 1.5  # of the spacing; wider gaps between planes are not filled
 MOST_CELLS = 250_000  # per plane
-FINE, FINE_UP_TO = (
-    1.5,
-    2e6,
-)  # mm, mm³: cell size up to the volume of a brain, so that 0.03 cm³ is several pieces
+FINE, FINE_UP_TO = 1.5, 2e6  # mm, mm³: cell size up to brain volume, so that 0.03 cm³ is several pieces
 ACROSS = 6  # minimum number of cells across the contour of median size
 FINEST = 0.02  # mm
 FAR = 1e6  # cells

@@ -77,6 +77,6 @@ def log_theta(theta: Theta, prior: ThetaPrior) -> float:
         total += stats.invwishart.logpdf(theta.Sigma[q], prior.nu0[q], prior.S0[q])
     deviation = 1 / np.sqrt(prior.precision)
     total += stats.norm.logpdf(theta.mu, prior.mu0, deviation).sum()
-    C = theta.C.reshape(theta.N, -1)[:, 1:]
-    total += stats.norm.logpdf(C[prior.has_bias], 0, deviation[prior.has_bias, None]).sum()
+    C, width = (v.reshape(theta.N, -1)[prior.has_bias, 1:] for v in (theta.C, prior.bias_precision**-0.5))
+    total += stats.norm.logpdf(C, 0, width).sum()
     return float(total)

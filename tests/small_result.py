@@ -50,11 +50,12 @@ def small_result(tumor: bool = True) -> Segmentation:
         for outer in range(4)
         for kind in ("theta", "nodes")
     )
+    maps = (np.full(case.grid.shape, 0.1, np.float16), np.ones(case.grid.shape, np.float16))
     return Segmentation(
         case=case,
         table=table,
         placement=AffineResult(np.eye(4), {"gain": 0.5}),
-        fit=Fit(theta(few), placed.reference, placed, few, trace),
+        fit=Fit(theta(few), placed.reference, placed, few, trace, *maps),
         theta=theta(table),
         tallies=(tally,),
         infos=(tuple(infos),),

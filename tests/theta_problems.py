@@ -54,6 +54,7 @@ def random_problem(seed: int, N: int = 2, clamped: bool = False) -> Problem:
         b=np.array([-0.2, 0.0, -0.1]),
         mu0=D[:, mask].mean(1),
         precision=1 / (100 * variance),
+        bias_precision=rng.uniform(0.5, 2, (N, 4, 4, 4)) / (100 * variance[:, None, None, None]),
         group=group,
         has_bias=has_bias,
     )

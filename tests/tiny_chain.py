@@ -177,7 +177,7 @@ class TinyModel:
             mu = p.mu0 + rng.standard_normal((LABELS.Q, N)) / np.sqrt(p.precision)
             if (p.A @ mu.ravel() <= p.b).all():
                 break
-        C = rng.standard_normal((N, 4, 4, 4)) / np.sqrt(p.precision)[:, None, None, None]
+        C = rng.standard_normal((N, 4, 4, 4)) / np.sqrt(p.bias_precision)
         C[~p.has_bias] = 0
         C[:, 0, 0, 0] = 0
         gamma = Dirichlet(np.full(LABELS.Q, p.alpha0), p.group).sample(rng)
@@ -238,6 +238,7 @@ def _wider(prior: ThetaPrior) -> ThetaPrior:
         A=A.reshape(-1, Q * N),
         mu0=np.array([0.5, -0.3, 0.1]),
         precision=np.array([2.0, 3.0, 2.5]),
+        bias_precision=np.linspace(1.0, 4.0, N * 64).reshape(N, 4, 4, 4),
         has_bias=np.array([False, True, True]),
     )
 

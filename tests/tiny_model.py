@@ -71,6 +71,7 @@ def prior() -> ThetaPrior:
         b=np.array([-0.2, 0.0, -0.1]),
         mu0=np.array([0.5, -0.3]),
         precision=np.array([2.0, 3.0]),
+        bias_precision=np.linspace(1.0, 4.0, N * 64).reshape(N, 4, 4, 4),
         group=LABELS.x_of_component,
         has_bias=np.array([True, False]),
     )

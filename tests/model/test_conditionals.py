@@ -123,6 +123,7 @@ def test_without_atlas_bias_and_constraints_it_is_scikit_learns_mixture(seed):
         A=np.zeros((0, Q * N)),
         b=np.zeros(0),
         precision=np.zeros(N),
+        bias_precision=np.zeros((N, 4, 4, 4)),
         group=np.zeros(Q, int),
         has_bias=np.zeros(N, bool),
     )
@@ -194,6 +195,7 @@ def test_channel_order_and_scale_do_not_matter(seed):
         A=prior.A.reshape(-1, Q, 3)[:, :, order].reshape(-1, Q * 3),
         mu0=prior.mu0[order],
         precision=prior.precision[order],
+        bias_precision=prior.bias_precision[order],
         has_bias=prior.has_bias[order],
     )
     start = problem.theta

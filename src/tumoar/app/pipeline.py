@@ -104,7 +104,9 @@ def segment(
         )
     if not config.tumor:
         given = Given(np.zeros(case.grid.shape, np.int8), np.zeros(case.grid.shape, np.int8))
-        config = config.model_copy(update={"gem": config.gem.model_copy(update={"w": NO_TUMOR})})
+        config = config.model_copy(
+            update={"gem": config.gem.model_copy(update={"w": NO_TUMOR, "locality": 0.0, "symmetry": 1.0})}
+        )
     if any(held is not None and (held == 1).any() for held in (given.z, given.y)):
         config = config.model_copy(update={"least_tumor": 0.0})  # what a user has drawn is no speck
     model = select_prior(model, config)

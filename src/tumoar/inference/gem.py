@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Case, Grid
+from tumoar.inference.asymmetry import weigh_asymmetry
 from tumoar.inference.initialise import initialize_prior, initialize_theta, select_voxels, tie_core_components
+from tumoar.inference.tumor_prior import TumorPrior
 from tumoar.model import deformation, joint
 from tumoar.model.atlas import Atlas, Placed, place, smooth
 from tumoar.model.conditionals import mode, update_theta
@@ -38,13 +40,19 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """Fitted θ of the simplified model on `labels` (core tied), and nodes in voxels of the case's grid."""
+    """Fitted θ of the simplified model on `labels` (core tied), and nodes in voxels of the case's grid.
+
+    `w` (X, Y, Z) is the prior probability of tumor in brain, and `factor` (X, Y, Z) what the prior is
+    multiplied with by place.
+    """
 
     theta: Theta
     nodes: Nodes
     placed: Placed
     labels: LabelTable
     trace: tuple[Step, ...]
+    w: npt.NDArray[np.float16]
+    factor: npt.NDArray[np.float16]
 
 
 class Scene(NamedTuple):
@@ -55,6 +63,7 @@ class Scene(NamedTuple):
     prior: ThetaPrior
     placed: Placed
     alpha: npt.NDArray[np.float32]  # (V, C) node probabilities of classes: structures that share a mixture
+    sigma: float  # voxels within which the prior of tumor follows the posterior; 0: it does not
 
 
 def fit(
@@ -74,32 +83,57 @@ def iter_fit(
     """Run `fit` and yield the state after each outer iteration, for progress bars and checkpoints."""
     fine = place_atlas(case, atlas, affine, config)
     atlas, nodes = fine.atlas, fine.reference
-    theta, trace = None, []
+    theta, tumor, trace, coarser = None, None, [], 1
     for number, level in enumerate(config.levels):
         factor = max(1, round(level.spacing / float(case.grid.spacing.mean())))
         blurred = smooth(atlas, level.smoothing) if level.smoothing > 0 else atlas
         placed = place(blurred, affine, coarsen_grid(case.grid, factor))
         eta = nodes / factor
-        scene, pi = _build_scene(case, factor, placed, eta, tumor_mm3, joint.Flat(config.w, config.u))
-        if theta is None:
+        scene, pi = _build_scene(case, factor, placed, eta, tumor_mm3, config, follows=number == 0)
+        if tumor is None or theta is None:
+            tumor = _start_tumor(case, placed, affine, pi, factor, config)
             theta = initialize_theta(
-                tie_core_components(atlas.labels), case.contrasts, scene.volume, pi, scene.groups, scene.prior
+                tie_core_components(atlas.labels),
+                case.contrasts,
+                scene.volume,
+                tumor.apply(pi),
+                scene.groups,
+                scene.prior,
+                learned=config.start == "learned",
             )
+        else:
+            tumor = tumor.resample(placed.shape, factor / coarser)
+            tumor.apply(pi)
+        coarser = factor
         before, memory = -np.inf, Memory()
         for outer in range(config.outer_iterations):
             # The first fit of θ has no bias fields: they would absorb misalignment of the mesh.
             prior = scene.prior if number or outer else clamp_bias(scene.prior)
             elastic = deformation.energy(placed, eta)[0] / count_voxels(scene.volume)
-            for step, objective in iter_em(theta, scene.volume, pi, scene.groups, prior, config):
-                theta = step
+            for step in iter_em(theta, tumor, scene, pi, prior, config):
+                theta, tumor, objective = step
                 trace.append(Step(number, outer, "theta", objective - elastic))
-            objective, eta, memory = _deform(scene, theta, eta, memory, config)
+            objective, eta, memory = _deform(scene, theta, tumor, eta, memory, config)
             trace.append(Step(number, outer, "nodes", objective))
             nodes = eta * factor
-            yield Fit(theta, nodes, fine, tie_core_components(atlas.labels), tuple(trace))
+            found = tumor.resample(fine.shape, 1 / factor)
+            maps = (found.w.astype(np.float16), found.factor.astype(np.float16))
+            yield Fit(theta, nodes, fine, tie_core_components(atlas.labels), tuple(trace), *maps)
             if objective - before < config.tolerance:
                 break
-            before, pi = objective, rasterize_classes(placed, eta, scene.alpha)
+            before, pi = objective, tumor.apply(rasterize_classes(placed, eta, scene.alpha))
+
+
+def _start_tumor(
+    case: Case, placed: Placed, affine: npt.ArrayLike, pi: Pi, factor: int, config: GemConfig
+) -> TumorPrior:
+    """The prior of tumor before anything is fitted."""
+    columns = _brain_columns(placed.atlas)
+    grid = coarsen_grid(case.grid, factor)
+    brain = pi[..., columns].sum(-1)
+    weight = weigh_asymmetry(case, grid, np.asarray(affine, float), brain, config.symmetry)
+    weight = np.ones(placed.shape, np.float32) if weight is None else weight
+    return TumorPrior(np.float32(config.w) * weight, config.u, columns, weight)
 
 
 def place_atlas(case: Case, atlas: Atlas, affine: npt.ArrayLike, config: GemConfig) -> Placed:
@@ -109,18 +143,23 @@ def place_atlas(case: Case, atlas: Atlas, affine: npt.ArrayLike, config: GemConf
 
 
 def iter_em(
-    theta: Theta, v: Volume, pi: Pi, groups: Groups, prior: ThetaPrior, config: GemConfig
-) -> Iterator[tuple[Theta, float]]:
-    """Run EM for given π (Appendix B) until convergence.
+    theta: Theta, tumor: TumorPrior, scene: Scene, pi: Pi, prior: ThetaPrior, config: GemConfig
+) -> Iterator[tuple[Theta, TumorPrior, float]]:
+    """Run EM for given π with its columns of tumor (Appendix B) until convergence.
 
-    Yields the new θ and the log posterior per voxel of the previous θ.
+    Yields the new θ, the new prior of tumor and the log posterior per voxel of the previous ones. The
+    objective never falls while the prior of tumor stays the same.
     """
-    before = -np.inf
+    v, before = scene.volume, -np.inf
     for _ in range(config.em_iterations):
-        moments, log_likelihood = joint.expect(v, pi, groups, theta)
+        moments, log_likelihood = joint.expect(v, pi, scene.groups, theta)
         objective = (log_likelihood + prior.log_prob(theta)) / count_voxels(v)
+        if scene.sigma > 0:
+            L, _ = _densities(scene, theta)
+            tumor, last = tumor.follow(pi, L, v.use, scene.sigma), tumor
+            tumor.apply(pi, last)
         theta = update_theta(theta, moments, prior, mode)
-        yield theta, objective
+        yield theta, tumor, objective
         if objective - before < config.tolerance:
             return
         before = objective
@@ -148,9 +187,18 @@ def coarsen_grid(grid: Grid, factor: int) -> Grid:
 
 
 def rasterize_classes(placed: Placed, eta: Nodes, alpha: npt.NDArray[np.float32]) -> Pi:
-    """(X, Y, Z, C) prior probabilities of classes; outside the mesh all background."""
-    background = int(joint.assign_columns(placed.atlas.labels)[placed.atlas.background])
-    return rasterize(eta, placed.tetrahedra, alpha, placed.shape, background)
+    """(X, Y, Z, C + 2) prior probabilities of classes, outside the mesh all background; none of tumor yet."""
+    return rasterize(
+        eta, placed.tetrahedra, np.pad(alpha, ((0, 0), (0, 2))), placed.shape, _background(placed)
+    )
+
+
+def _background(placed: Placed) -> int:
+    return int(joint.assign_columns(placed.atlas.labels)[placed.atlas.background])
+
+
+def _brain_columns(atlas: Atlas) -> npt.NDArray[np.int64]:
+    return np.unique(joint.assign_columns(atlas.labels)[atlas.labels.in_brain])
 
 
 def count_voxels(v: Volume) -> int:
@@ -161,7 +209,13 @@ def count_voxels(v: Volume) -> int:
 def to_arrays(fit: Fit) -> dict[str, npt.NDArray]:
     """Arrays that, with case, atlas and placement, restore a fit."""
     trace = np.array([(s.level, s.outer, s.kind == "nodes", s.objective) for s in fit.trace])
-    return {"nodes": fit.nodes, "trace": trace, **{f"theta_{k}": v for k, v in vars(fit.theta).items()}}
+    return {
+        "nodes": fit.nodes,
+        "trace": trace,
+        "w": fit.w,
+        "factor": fit.factor,
+        **{f"theta_{k}": v for k, v in vars(fit.theta).items()},
+    }
 
 
 def from_arrays(arrays: Mapping[str, npt.NDArray], placed: Placed) -> Fit:
@@ -171,13 +225,24 @@ def from_arrays(arrays: Mapping[str, npt.NDArray], placed: Placed) -> Fit:
         Step(int(level), int(outer), "nodes" if moved else "theta", float(objective))
         for level, outer, moved, objective in arrays["trace"]
     )
-    return Fit(theta, arrays["nodes"], placed, tie_core_components(placed.atlas.labels), trace)
+    labels = tie_core_components(placed.atlas.labels)
+    return Fit(theta, arrays["nodes"], placed, labels, trace, arrays["w"], arrays["factor"])
 
 
 def _build_scene(
-    case: Case, factor: int, placed: Placed, eta: Nodes, tumor_mm3: Mapping[str, float], flat: joint.Flat
+    case: Case,
+    factor: int,
+    placed: Placed,
+    eta: Nodes,
+    tumor_mm3: Mapping[str, float],
+    config: GemConfig,
+    *,
+    follows: bool,
 ) -> tuple[Scene, Pi]:
-    """Data and prior of a level, with hyperparameters from its own voxels, and its initial π."""
+    """Data and prior of a level, with hyperparameters from its own voxels, and its initial π.
+
+    The prior of tumor `follows` the posterior if the settings have it so.
+    """
     labels = tie_core_components(placed.atlas.labels)
     grid = coarsen_grid(case.grid, factor)
     columns = joint.assign_columns(labels)
@@ -190,25 +255,39 @@ def _build_scene(
     use = select_voxels(D, background, brain, grid.spacing.tolist(), excluded)
     x_of_column = np.zeros(alpha.shape[1], np.int64)
     x_of_column[columns] = labels.x_of_l
-    prior = initialize_prior(labels, case.contrasts, D, use, pi, x_of_column, tumor_mm3, grid.voxel_volume)
-    return Scene(
-        joint.build_volume(D, use), joint.compile_groups(labels, columns, flat), prior, placed, alpha
-    ), pi
+    prior = initialize_prior(
+        labels,
+        case.contrasts,
+        D,
+        use,
+        pi[..., :-2],
+        x_of_column,
+        tumor_mm3,
+        grid.voxel_volume,
+        config.bending,
+    )
+    groups = joint.compile_groups(labels, columns, tumor_columns=True)
+    sigma = config.locality / float(grid.spacing.mean()) if follows else 0.0
+    return Scene(joint.build_volume(D, use), groups, prior, placed, alpha, sigma), pi
+
+
+def _densities(scene: Scene, theta: Theta) -> tuple[Pi, float]:
+    """(X, Y, Z, C + 2) densities of classes, edema and core over the background's; its log likelihood."""
+    L = np.empty((*scene.placed.shape, scene.alpha.shape[1] + 2), np.float32)
+    return L, joint.class_likelihoods(scene.volume, scene.groups, theta, L, _background(scene.placed))
 
 
 def _deform(
-    scene: Scene, theta: Theta, eta: Nodes, memory: Memory, config: GemConfig
+    scene: Scene, theta: Theta, tumor: TumorPrior, eta: Nodes, memory: Memory, config: GemConfig
 ) -> tuple[float, Nodes, Memory]:
     """Take a few steps toward argmax p(η | D, θ); returns objective, nodes and optimizer memory."""
-    L = np.empty((*scene.placed.shape, scene.alpha.shape[1]), np.float32)
-    background = int(joint.assign_columns(scene.placed.atlas.labels)[scene.placed.atlas.background])
-    offset = joint.class_likelihoods(scene.volume, scene.groups, theta, L, background)
+    L, offset = _densities(scene, theta)
     result = deformation.fit(
         scene.placed,
         eta,
         scene.alpha,
-        L,
-        background,
+        tumor.marginalize(L),
+        _background(scene.placed),
         evaluations=max(1, config.deformation_steps),
         tolerance=config.deformation_tolerance,
         memory=memory,

@@ -26,14 +26,15 @@ from tumoar.inference.initialise import (
 )
 from tumoar.inference.noise_correlation import estimate_likelihood_exponent
 from tumoar.inference.schedule import Schedule, find_active_region
+from tumoar.inference.tumor_prior import TumorPrior
 from tumoar.model import joint
-from tumoar.model.atlas import pi as label_pi
 from tumoar.model.conditionals import make_sampler, update_theta
 from tumoar.model.generative import temper_priors
 from tumoar.model.gmm import Moments, Theta
 from tumoar.model.joint import Labels
 from tumoar.model.shape.base import ShapePrior, select_color
 from tumoar.model.theta_prior import ThetaPrior
+from tumoar.numerics.tetra_raster import rasterize
 from tumoar.numerics.voxels import UNUSED, Groups, Prior, Volume
 from tumoar.vocabulary.config import Config, GibbsConfig
 from tumoar.vocabulary.labels import LabelTable
@@ -48,7 +49,8 @@ class Chain:
 
     `pi` holds the label probabilities at the fitted nodes. Tumor is possible in `region`. Where `fixed_z`
     (X, Y, Z) is 0 or 1, z is fixed at that value; where it is -1, z is sampled; y likewise. `schedule`
-    determines the voxels that a sweep draws. `tau` is the likelihood exponent.
+    determines the voxels that a sweep draws. `tau` is the likelihood exponent. `location` (X, Y, Z), if
+    given, is added to the log-odds of z.
     """
 
     labels: LabelTable
@@ -63,6 +65,7 @@ class Chain:
     fixed_y: Fixed | None = None
     schedule: Schedule = field(default_factory=Schedule)
     tau: float = 1.0
+    location: Field | None = None
 
     @cached_property
     def groups(self) -> Groups:
@@ -123,28 +126,53 @@ def initialize_chain(
     """
     atlas = fit.placed.atlas
     labels = atlas.labels
-    pi = label_pi(fit.placed, fit.nodes)
+    alpha = np.pad(atlas.alpha, ((0, 0), (0, 2)))
+    with_tumor = rasterize(fit.nodes, fit.placed.tetrahedra, alpha, fit.placed.shape, atlas.background)
+    pi = with_tumor[..., :-2]
     brain = pi[..., labels.in_brain].sum(-1)
     spacing = case.grid.spacing.tolist()
     use = select_voxels(case.D, pi[..., atlas.background], brain, spacing, case.excluded)
     volume = joint.build_volume(case.D, use)
     prior = initialize_prior(
-        labels, case.contrasts, case.D, use, pi, labels.x_of_l, tumor_mm3, case.grid.voxel_volume
+        labels,
+        case.contrasts,
+        case.D,
+        use,
+        pi,
+        labels.x_of_l,
+        tumor_mm3,
+        case.grid.voxel_volume,
+        config.gem.bending,
     )
+    own = joint.pack_prior(volume, pi)
     fixed_z = _extend_to_core(fixed_z, fixed_y)
-    flat = joint.compile_groups(fit.labels, flat=joint.Flat(config.gem.w, config.gem.u))
-    first = joint.find_most_probable(volume, pi, flat, fit.theta)
+    first = find_most_probable(fit, volume, with_tumor, config.gem.u)
     bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
     first = initialize_labels(first, bright, spacing, np.random.default_rng([seed, 0]))
     first = _apply_fixed(first, fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
-    own = joint.pack_prior(volume, pi)
     schedule = Schedule(config.gibbs.full_every, config.gibbs.rest_every, config.gibbs.burn_in)
     estimated = estimate_likelihood_exponent(volume, fit.labels, first, fit.theta)
     tau = estimated if config.gibbs.tau == "images" else config.gibbs.tau
     shapes = temper_priors(shapes, config, estimated)
-    chain = Chain(labels, volume, own, prior, *shapes, region, seed, fixed_z, fixed_y, schedule, tau)
+    location = np.log(fit.factor.astype(np.float32)) if (fit.factor < 1).any() else None
+    chain = Chain(
+        labels, volume, own, prior, *shapes, region, seed, fixed_z, fixed_y, schedule, tau, location
+    )
     return chain, initialize_state(chain, release_core_components(fit.theta, fit.labels, labels), first)
+
+
+def find_most_probable(fit: Fit, volume: Volume, pi: npt.NDArray[np.float32], u: float) -> Labels:
+    """Most probable labels of the simplified model; π (X, Y, Z, K + 2) gets its columns of tumor."""
+    table = fit.labels
+    brain = np.flatnonzero(table.in_brain)
+    tumor = TumorPrior(fit.w.astype(np.float32), u, brain, fit.factor.astype(np.float32))
+    groups = joint.compile_groups(table, tumor_columns=True)
+    found = joint.find_most_probable(volume, tumor.apply(pi), groups, fit.theta)
+    l = found.l.copy()
+    at = l >= table.K  # tumor: the structure below it is the most probable of the brain
+    l[at] = brain[pi[at][:, brain].argmax(1)]
+    return Labels(l, found.z, found.y)
 
 
 def _extend_to_core(z: Fixed | None, y: Fixed | None) -> Fixed | None:
@@ -237,6 +265,8 @@ def draw_labels(
     for color in range(chain.colors):
         z = chain.shape_z.field(labels.z.view(bool), select_color(tumor, color, chain.colors), _draw_key(rng))
         y = chain.shape_y.field(labels.y.view(bool), select_color(core, color, chain.colors), _draw_key(rng))
+        if chain.location is not None:
+            z += chain.location
         z, y = _fix_field(z, chain.fixed_z), _fix_field(y, chain.fixed_y)
         if reached is not active:
             z[beyond], y[beyond & (level == 2)] = np.inf, np.inf

@@ -19,7 +19,7 @@ from tumoar.numerics.distributions import ConstrainedNormal
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
 from tumoar.vocabulary.contrasts import Contrast, core_is_identifiable, select_constraints
 from tumoar.vocabulary.errors import FitError
-from tumoar.vocabulary.labels import LabelTable
+from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable
 
 Array = npt.NDArray[np.floating]
 Mask = npt.NDArray[np.bool_]
@@ -84,6 +84,7 @@ def initialize_prior(
     x_of_column: npt.NDArray[np.int64],
     tumor_mm3: Mapping[str, float],
     voxel_mm3: float,
+    bending: float = 0.0,
 ) -> ThetaPrior:
     """p(θ) with hyperparameters of these voxels: moments of D, and I_x from π (X, Y, Z, columns)."""
     seen = D[:, use == WITH_DATA].astype(np.float64)
@@ -105,6 +106,7 @@ def initialize_prior(
         variance=seen.var(1),
         voxels=seen.shape[1],
         expected=expect_voxels(labels, by_mixture, tumor_mm3, voxel_mm3),
+        bending=bending,
     )
 
 
@@ -115,12 +117,16 @@ def initialize_theta(
     pi: Array,
     groups: Groups,
     prior: ThetaPrior,
+    *,
+    learned: bool = True,
 ) -> Theta:
     """θ⁽⁰⁾: mean and covariance of the data under each mixture's prior.
 
-    The G means of a mixture are the centers of G equal intervals of [m − σ, m + σ]. Tumor means are offset
-    from the mean of the brain by the distances of Table 4, in standard deviations of the brain. Mixtures in
-    `STARTED_LIKE` use the statistics of another one.
+    The G means of a mixture are the centers of G equal intervals of [m − σ, m + σ]. Mixtures in
+    `STARTED_LIKE` use the statistics of another one. In the paper, tumor means are offset from the mean of
+    the brain by the distances of Table 4, in standard deviations of the brain. If the start is `learned`,
+    white and gray matter begin at their medians, which a large tumor does not move, and tumor at the
+    distances from white matter that patients have (`Contrast.tumor_offset`, `tumor_spread`).
     """
     Q, N = labels.Q, len(contrasts)
     alike = Theta(
@@ -152,7 +158,45 @@ def initialize_theta(
             # The prior of tumor covers the brain, so mean and deviation are those of the brain.
             if gmm.role != "normal" and contrast.tumor_start is not None:
                 mu[q, c] = mean[q, c] + contrast.tumor_start[gmm.role] * deviation[q, c]
+    if learned:
+        mu, Sigma = _start_from_medians(labels, contrasts, v, pi, groups, mu, Sigma)
     return replace(alike, mu=_project_means(mu, Sigma, n, prior), Sigma=Sigma)
+
+
+def _start_from_medians(
+    labels: LabelTable,
+    contrasts: Sequence[Contrast],
+    v: Volume,
+    pi: Array,
+    groups: Groups,
+    mu: Array,
+    Sigma: Array,
+) -> tuple[Array, Array]:
+    """Replace means and covariances of white matter, gray matter and tumor in θ⁽⁰⁾ by robust ones."""
+    mu, Sigma = mu.copy(), Sigma.copy()
+    seen = v.use == WITH_DATA
+    for name in ("GGM", "GWM"):
+        if not labels.has_gmm(name):
+            return mu, Sigma
+        x = labels.x_named(name)
+        mass = pi[..., groups.column[groups.start[x] : groups.start[x + 1]]].sum(-1)
+        inside = seen & (mass > 0.4)
+        if inside.sum() < FEWEST:
+            return mu, Sigma
+        values = v.D[:, inside].astype(np.float64)
+        median = np.median(values, axis=1)
+        deviation = 1.4826 * np.median(np.abs(values - median[:, None]), axis=1)
+        q = labels.component_slice(x)
+        mu[q] = median + v.center
+        Sigma[q] = np.diag(np.maximum(deviation, 1e-3) ** 2)
+    for part in TUMOR_STATES:
+        q = labels.component_slice(labels.x_named(part))
+        for n, contrast in enumerate(contrasts):
+            if contrast.tumor_offset is not None and contrast.tumor_spread is not None:
+                mu[q, n] = median[n] + v.center[n] + contrast.tumor_offset[part]
+                Sigma[q, n, :], Sigma[q, :, n] = 0, 0
+                Sigma[q, n, n] = contrast.tumor_spread[part] ** 2
+    return mu, Sigma
 
 
 def _spread_signs(contrasts: Sequence[Contrast], Sigma: Array) -> Array:

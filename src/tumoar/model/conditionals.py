@@ -84,7 +84,7 @@ def C_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> Normal:
     G = moments.gram[:, 1:, 1:].reshape(Q, -1)
     F, p = int(free.sum()), PER_AXIS**3 - 1
     P = (inverse[:, :, free].reshape(Q, -1).T @ G).reshape(F, F, p, p).swapaxes(1, 2).reshape(F * p, F * p)
-    return Normal(P + np.diag(np.repeat(prior.precision[free], p)), h.ravel())
+    return Normal(P + np.diag(prior.bias_precision[free].reshape(F, -1)[:, 1:].ravel()), h.ravel())
 
 
 def set_free(C: Array, c: Array, prior: ThetaPrior) -> Array:

@@ -69,11 +69,16 @@ def assign_columns(labels: LabelTable) -> npt.NDArray[np.int64]:
 
 
 def compile_groups(
-    labels: LabelTable, columns: npt.NDArray[np.int64] | None = None, flat: Flat | None = None
+    labels: LabelTable,
+    columns: npt.NDArray[np.int64] | None = None,
+    flat: Flat | None = None,
+    *,
+    tumor_columns: bool = False,
 ) -> Groups:
     """Table 2 and Eq. (3) as index arrays: columns of each mixture, and their weights in a flat prior.
 
-    Without `flat` all weights are 1, and the fields of `draw` determine the prior of tumor.
+    Without `flat` all weights are 1, and the fields of `draw` determine the prior of tumor. With
+    `tumor_columns` π has two more columns at its end, the prior probabilities of edema and of core.
     """
     columns = np.arange(labels.K) if columns is None else columns
     level = np.zeros(labels.X, np.int64)
@@ -85,6 +90,10 @@ def compile_groups(
         if of_l not in members[x]:
             members[x].append(of_l)
             weights[x].append(_weight(z, y, bool(labels.in_brain[l]), flat))
+    if tumor_columns:
+        last = int(columns.max()) + 1
+        members[labels.edema], members[labels.core] = [last], [last + 1]
+        weights[labels.edema], weights[labels.core] = [1.0], [1.0]
     column = np.array([c for m in members for c in m], np.int64)
     of_entry = np.repeat(level, [len(m) for m in members])
     return Groups(

@@ -40,6 +40,16 @@ class GemConfig(Settings):
     tolerance: Number = Field(5e-4, gt=0, le=1)  # nats per voxel, of EM and of outer iterations
     deformation_tolerance: Number = Field(1e-3, ge=0, le=10)  # voxels
     stiffness: Number = Field(0.1, ge=1e-4, le=100)  # of the mesh
+    # Within so many mm the prior of tumor follows the posterior (inference/tumor_prior.py). 0: w everywhere,
+    # as in the paper.
+    locality: Number = Field(5.0, ge=0, le=50)
+    # Factor on the prior of tumor, in both algorithms, where the brain is as bright as on the other side
+    # (inference/asymmetry.py). 1: none, as in the paper.
+    symmetry: Number = Field(0.1, gt=0, le=1)
+    # Weight of the bending energy of bias fields, per voxel, in both algorithms. 0: flat, as in the paper.
+    bending: Number = Field(0.1, ge=0, le=1000)
+    # Means of tumor at the start: offsets that patients have shown, or the distances of the paper's Table 4.
+    start: Literal["learned", "paper"] = "learned"
 
 
 class GibbsConfig(Settings):

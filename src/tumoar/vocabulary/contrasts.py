@@ -57,14 +57,18 @@ class RatioBelow:
 class Contrast:
     """One row of the contrast table.
 
-    If `tumor_start` is None, tumor means are initialized like those of normal structures. `bids` are suffixes
-    in BIDS datasets, with the entity `ce-` if `agent`. Ranks start at 1; a contrast without rank comes last.
+    If `tumor_start` is None, tumor means are initialized like those of normal structures. `tumor_offset` and
+    `tumor_spread` are the mean distance of tumor from white matter and its standard deviation within a
+    patient, in log intensity, where patients have shown them. `bids` are suffixes in BIDS datasets, with the
+    entity `ce-` if `agent`. Ranks start at 1; a contrast without rank comes last.
     """
 
     name: str
     transform: Transform
     bias_field: bool
     tumor_start: Mapping[str, float] | None = None
+    tumor_offset: Mapping[str, float] | None = None
+    tumor_spread: Mapping[str, float] | None = None
     constraints: tuple[MeanConstraint, ...] = ()
     darker: tuple[Darker, ...] = ()
     ratio_below: tuple[RatioBelow, ...] = ()
@@ -166,6 +170,8 @@ KEYS: dict[str, tuple[type, ...]] = {
     "transform": (str,),
     "bias_field": (bool,),
     "tumor_start": (str, dict),
+    "tumor_offset": (dict,),
+    "tumor_spread": (dict,),
     "constraints": (list,),
     "darker": (list,),
     "ratio_below": (list,),
@@ -203,6 +209,8 @@ def _contrast(name: str, table: Mapping[str, Any]) -> Contrast:
     return Contrast(
         name=name,
         tumor_start=_start(name, row.pop("tumor_start", "like-normal")),
+        tumor_offset=_parts(name, "tumor_offset", row.pop("tumor_offset", None)),
+        tumor_spread=_parts(name, "tumor_spread", row.pop("tumor_spread", None)),
         constraints=tuple(_constraint(name, c) for c in row.pop("constraints", ())),
         darker=tuple(_darker(name, d) for d in row.pop("darker", ())),
         ratio_below=tuple(_ratio(name, r) for r in row.pop("ratio_below", ())),
@@ -235,11 +243,18 @@ def _require_keys(
 
 
 def _start(name: str, given: Any) -> dict[str, float] | None:
-    if given == "like-normal":
+    return None if given == "like-normal" else _parts(name, "tumor_start", given, "'like-normal', or ")
+
+
+def _parts(name: str, key: str, given: Any, otherwise: str = "") -> dict[str, float] | None:
+    """A number for each part of the tumor."""
+    if given is None:
         return None
     if not isinstance(given, Mapping):
-        raise _unusable(name, "tumor_start must be 'like-normal', or numbers for core and edema")
+        raise _unusable(name, f"{key} must be {otherwise}numbers for core and edema")
     _require_keys(name, given, dict.fromkeys(TUMOR_STATES, (int, float)), TUMOR_STATES)
+    if key == "tumor_spread" and not all(value > 0 for value in given.values()):
+        raise _unusable(name, "tumor_spread must be positive")
     return {part: float(value) for part, value in given.items()}
 
 

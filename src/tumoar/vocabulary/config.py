@@ -47,7 +47,7 @@ class GemConfig(Settings):
     # (inference/asymmetry.py). 1: none, as in the paper.
     symmetry: Number = Field(0.1, gt=0, le=1)
     # Weight of the bending energy of bias fields, per voxel, in both algorithms. 0: flat, as in the paper.
-    bending: Number = Field(0.1, ge=0, le=1000)
+    bending: Number = Field(0.02, ge=0, le=1000)
     # Means of tumor at the start: offsets that patients have shown, or the distances of the paper's Table 4.
     start: Literal["learned", "paper"] = "learned"
 

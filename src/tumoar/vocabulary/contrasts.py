@@ -142,8 +142,15 @@ def select_constraints(contrast: Contrast, labels: LabelTable) -> tuple[MeanCons
 
 
 def tumor_is_constrained(contrasts: Iterable[Contrast]) -> bool:
-    """Whether any contrast (FLAIR-like or T1c) constrains tumor means; required to segment tumor."""
-    return any(c.gmm in TUMOR_STATES for contrast in contrasts for c in contrast.constraints)
+    """Whether tumor is brighter than gray and white matter in any contrast (FLAIR-like or T1c).
+
+    Required to segment tumor; bounds against one tissue alone do not separate it from the other.
+    """
+    return any(
+        c.gmm in TUMOR_STATES and c.op == ">=" and {"GWM", "GGM"} <= set(c.refs)
+        for contrast in contrasts
+        for c in contrast.constraints
+    )
 
 
 def core_is_identifiable(contrasts: Iterable[Contrast]) -> bool:

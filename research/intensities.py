@@ -66,10 +66,9 @@ def main() -> None:
             spread = np.nanmean([r[part][1] for r in rows])
             mean, count = np.nanmean(offset), np.isfinite(offset).sum()
             moved = np.nanmax(np.abs(offset - mean)) / max(count - 1, 1)
-            print(
-                f"{contrast} {part}: offset {mean:.2f}, "
-                f"from {np.nanmin(offset):.2f} to {np.nanmax(offset):.2f}, spread {spread:.2f}; leaving a patient out moves it by at most {moved:.2f}"
-            )
+            low, high = np.nanmin(offset), np.nanmax(offset)
+            print(f"{contrast} {part}: offset {mean:.2f}, from {low:.2f} to {high:.2f}, spread {spread:.2f};")
+            print(f"  leaving a patient out moves the offset by at most {moved:.2f}")
         for c in find_contrast(contrast).constraints:
             part = "enhancing" if c.gmm == "core" else c.gmm
             if part not in ("edema", "enhancing"):
@@ -80,9 +79,8 @@ def main() -> None:
                 for n, r in zip(found, rows)
             }
             broken = [f"{n} by {-s:.2f}" for n, s in slack.items() if s < 0]
-            print(
-                f"  {c.gmm} {c.op} {', '.join(c.refs)} + {c.log_offset:.2f}: broken by {', '.join(broken) or 'none'}"
-            )
+            by = ", ".join(broken) or "none"
+            print(f"  {c.gmm} {c.op} {', '.join(c.refs)} + {c.log_offset:.2f}: broken by {by}")
 
 
 if __name__ == "__main__":

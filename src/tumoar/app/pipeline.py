@@ -20,9 +20,10 @@ from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult, place_affine
 from tumoar.placement.tissue_order import check_order
 from tumoar.result.checks import check_coverage
+from tumoar.result.parts import uses_whole_tumor, widen_gtv
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.config import Config
-from tumoar.vocabulary.contrasts import tumor_is_constrained
+from tumoar.vocabulary.contrasts import core_is_identifiable, tumor_is_constrained
 from tumoar.vocabulary.errors import ChannelError
 
 Arrays = dict[str, npt.NDArray]
@@ -124,7 +125,18 @@ def segment(
             ]
     tallies, infos, thetas, (tau, *_) = zip(*chains)
     config = config.model_copy(update={"gibbs": config.gibbs.model_copy(update={"tau": tau})})
-    return Segmentation(case, model.labels, placement, fit, thetas[0], tallies, infos, config, seed, clock)
+    found = Segmentation(case, model.labels, placement, fit, thetas[0], tallies, infos, config, seed, clock)
+    return _choose_gtv(found)
+
+
+def _choose_gtv(result: Segmentation) -> Segmentation:
+    """Widen the GTV to the whole tumor where the settings, or the tumor, ask for it."""
+    cubic = result.case.grid.voxel_volume / 1000
+    core, whole = (float(v.sum()) * cubic for v in (result.votes.y, result.votes.z))
+    identifiable = core_is_identifiable(result.case.contrasts)
+    if result.config.tumor and uses_whole_tumor(result.config.gtv, core, whole, identifiable):
+        return replace(result, table=widen_gtv(result.table))
+    return result
 
 
 def place(

@@ -50,6 +50,8 @@ class Roi:
 
 def look_of(table: LabelTable, organ: Organ) -> tuple[str, Code | None]:
     """Color and SNOMED code of an organ: those of its parts, or of the brain where these differ."""
+    if organ.kind == "GTV":
+        return look_of_target(table)
     rows = [table.structures[table.l(s)] for s in organ.structures]
     rows += [t for t in table.tumor if t.name in organ.tumor]  # type: ignore[misc]
     codes = {row.snomed for row in rows}

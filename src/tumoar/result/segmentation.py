@@ -13,15 +13,17 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy import ndimage as ndi
 
 from tumoar.geometry.image import Case
 from tumoar.inference.gem import Fit
 from tumoar.inference.gibbs import SweepInfo
 from tumoar.inference.tally import Tally, Votes, pool_tallies
+from tumoar.model.bias import field
 from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult
+from tumoar.result.parts import find_islands
 from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.contrasts import select_constraints
 from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, Organ
 
 Field = npt.NDArray[np.float32]
@@ -101,18 +103,22 @@ class Segmentation:
 
     @cached_property
     def islands(self) -> Mask:
-        """(X, Y, Z) voted tumor in parts too small to be one: specks, or apart from the largest and coreless.
+        """(X, Y, Z) voted tumor in parts that are not outlined (`parts.find_islands`)."""
+        z, y = self._voted.z == 1, self._voted.y == 1
+        config, cubic = self.config, self.case.grid.voxel_volume / 1000
+        return find_islands(z, y, self._excess, cubic, config.least_tumor, config.least_share)
 
-        See `Config.least_tumor` and `Config.least_share`.
-        """
-        z, least = self._voted.z == 1, self.config.least_tumor
-        parts, count = ndi.label(z, np.ones((3, 3, 3)))
-        whole, core = (
-            np.bincount(parts[at], minlength=count + 1) * self.case.grid.voxel_volume / 1000
-            for at in (z, self._voted.y == 1)
-        )
-        apart = (core < least) & (whole < self.config.least_share * whole.max())
-        return np.asarray(((whole < least) | apart)[parts] & z)
+    @property
+    def _excess(self) -> npt.NDArray[np.floating] | None:
+        """(X, Y, Z) intensity above the bound on the mean of edema, where a contrast has one (FLAIR)."""
+        for n, contrast in enumerate(self.case.contrasts):
+            for c in select_constraints(contrast, self.table):
+                if c.gmm == "edema" and c.op == ">=" and len(c.refs) > 1:
+                    slices = (self.table.component_slice(self.table.x_named(ref)) for ref in c.refs)
+                    bound = max(self.theta.mu[q, n].max() for q in slices) + c.log_offset
+                    bias = field(self.theta.C[n : n + 1], self.case.grid.shape)[0]
+                    return np.nan_to_num(self.case.D[n] - bias - bound)
+        return None
 
     @cached_property
     def votes(self) -> Votes:

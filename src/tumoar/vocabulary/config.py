@@ -91,6 +91,8 @@ class Config(Settings):
     # Components with less core than that are also excluded if smaller than this fraction of the largest
     # component: they contain 0.4 % of the volume of 191 tumors (decision 0033).
     least_share: Number = Field(0.2, ge=0, le=1)
+    # The GTV: the enhancing core, the T2/FLAIR abnormality, or (auto) the latter where nothing enhances.
+    gtv: Literal["auto", "enhancing", "flair"] = "auto"
     prior: Literal["crbm", "mrf"] = "crbm"
     # Nats added to the visible bias of the core cRBM: core, with three Gaussians, otherwise claims too much
     # tissue that is partly edema, which has one (decision 0010).

@@ -1,0 +1,59 @@
+"""Which parts of the voted tumor are outlined, and what the gross tumor volume is made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage
+
+from tumoar.vocabulary.labels import LabelTable
+
+Mask = npt.NDArray[np.bool_]
+
+LEAST_CORE = 0.5
+"""cm³ of core from which on a tumor enhances measurably: a sphere 10 mm across, the smallest measurable lesion
+of the RANO criteria (Wen et al., J. Clin. Oncol. 28, 2010)."""
+WHOLE = ("core", "edema")
+
+
+def find_islands(
+    z: Mask, y: Mask, excess: npt.NDArray[np.floating] | None, voxel_cm3: float, least: float, share: float
+) -> Mask:
+    """(X, Y, Z) voted tumor z, with core y, in parts that are not outlined.
+
+    These are specks below `least` cm³; parts with less core than that and a smaller `share` of the largest
+    part; and parts other than the largest that look like normal tissue: the median of `excess`, the intensity
+    above the bound on the mean of edema, is negative.
+    """
+    parts, count = ndimage.label(z, np.ones((3, 3, 3)))
+    whole, core = (np.bincount(parts[at], minlength=count + 1) * voxel_cm3 for at in (z, y))
+    drop = (whole < least) | ((core < least) & (whole < share * whole.max()))
+    if excess is not None and count > 1:
+        middle = np.append(-np.inf, ndimage.median(excess, parts, np.arange(1, count + 1)))
+        drop |= (middle < 0) & (whole < whole.max())
+    return np.asarray(drop[parts] & z)
+
+
+def uses_whole_tumor(gtv: str, core_cm3: float, whole_cm3: float, core_is_identifiable: bool) -> bool:
+    """Whether the GTV is the whole T2/FLAIR abnormality and not the enhancing core.
+
+    By default so where nothing enhances, as for non-enhancing glioma in practice, and where no contrast shows
+    enhancement.
+    """
+    if gtv != "auto":
+        return gtv == "flair"
+    enhances = core_is_identifiable and core_cm3 >= LEAST_CORE
+    return not enhances and whole_cm3 >= LEAST_CORE
+
+
+def widen_gtv(table: LabelTable) -> LabelTable:
+    """Make the GTV of a label table the whole tumor."""
+    organs = tuple(replace(o, tumor=WHOLE) if o.kind == "GTV" else o for o in table.organs)
+    return replace(table, organs=organs)
+
+
+def gtv_is_whole(table: LabelTable) -> bool:
+    """Whether the GTV of a label table is the whole tumor."""
+    return any(set(o.tumor) == set(WHOLE) for o in table.organs if o.kind == "GTV")

@@ -13,7 +13,7 @@ from tumoar.vocabulary.labels import LabelTable
 Mask = npt.NDArray[np.bool_]
 
 LEAST_CORE = 0.5
-"""cm³ of core from which on a tumor enhances measurably: a sphere 10 mm across, the smallest measurable lesion
+"""cm³ of core from which a tumor enhances measurably: a sphere 10 mm across, the smallest measurable lesion
 of the RANO criteria (Wen et al., J. Clin. Oncol. 28, 2010)."""
 WHOLE = ("core", "edema")
 

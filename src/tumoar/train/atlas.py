@@ -20,7 +20,7 @@ from scipy.spatial import cKDTree
 from tumoar.model.atlas import Atlas
 from tumoar.numerics import tetra, tetra_labels
 from tumoar.numerics.lbfgs import minimize
-from tumoar.numerics.tetra_cost import gather, incidence
+from tumoar.numerics.tetra_cost import build_incidence, gather
 from tumoar.numerics.tetra_prior import elastic_curvature, elastic_energy
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.train import mesh
@@ -245,7 +245,7 @@ def fit(
 ) -> Nodes:
     """Node positions that fit one label map, from `nodes` or the reference."""
     free = mesh.free_directions(reference, _shape(values))
-    at = incidence(tetrahedra, len(reference))
+    at = build_incidence(tetrahedra, len(reference))
 
     def cost(x: Nodes) -> tuple[float, Nodes]:
         energy, pull = elastic_energy(x, reference, tetrahedra, settings.stiffness)
@@ -264,7 +264,7 @@ def _fit_reference(state: State, positions: Nodes, shape: mesh.Shape, settings: 
     """Reference positions for which all heads together are least deformed."""
     free = mesh.free_directions(state.reference, shape)
     tetrahedra = state.tetrahedra
-    at = incidence(tetrahedra, len(state.reference))
+    at = build_incidence(tetrahedra, len(state.reference))
 
     def cost(x: Nodes) -> tuple[float, Nodes]:
         parts = [elastic_energy(x, head, tetrahedra, settings.stiffness) for head in positions]

@@ -312,7 +312,7 @@ def _owners(nodes, tetrahedra, out, counts):
 
 @kernel()
 def present_columns(alpha, corners, A, present):
-    """Write non-zero columns of alpha to `present`, their values to A (column, corner); returns their number."""
+    """Write non-zero columns of alpha to `present` and values to A (column, corner); returns the number."""
     # Unsigned, because numba checks signed indices for negative values.
     n0, n1 = np.uint32(corners[0]), np.uint32(corners[1])
     n2, n3 = np.uint32(corners[2]), np.uint32(corners[3])

@@ -93,7 +93,7 @@ def parse_heads(table: Mapping[str, Any]) -> HeadTable:
             rows[key] = {name: tuple(values) for name, values in table[key].items()}
         return HeadTable(**rows)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ModelFileError("heads", "head table not usable", found=error) from error
+        raise ModelFileError("heads", "invalid head table", found=error) from error
 
 
 @cache

@@ -172,7 +172,7 @@ def test_prepared_maps_are_recognized(prepared):
 
 
 def test_a_code_may_be_listed_once():
-    with pytest.raises(TumoarError, match="twice"):
+    with pytest.raises(TumoarError, match="duplicate source code"):
         replace(TABLE, structures={**TABLE.structures, "brainstem": (16, 17)})
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tumoar.geometry.image import Image
     from tumoar.train.align import Alignment
-    from tumoar.train.atlas import AtlasSettings, Info, State
+    from tumoar.train.atlas import AtlasInfo, AtlasSettings, AtlasState
     from tumoar.vocabulary.labels import LabelTable
 
 
@@ -36,8 +36,7 @@ def prepare(
     from tumoar.io.nifti import write_nifti
     from tumoar.io.outputs import new_folder
     from tumoar.train.head_table import default_heads, parse_heads
-    from tumoar.train.prepare import out_of_range, volumes
-    from tumoar.train.prepare import prepare as prepare_one
+    from tumoar.train.prepare import find_out_of_range, measure_volumes, prepare_head
 
     structures = _labels(labels)
     heads = default_heads() if table is None else parse_heads(read_toml(table, "the table"))
@@ -46,9 +45,9 @@ def prepare(
     with new_folder(output, "set of label maps", label_maps, overwrite=overwrite) as work:
         for path in label_maps:
             image = _read(path)
-            prepared = prepare_one(_integers(image), image.grid, heads, structures, name=path.name)
+            prepared = prepare_head(_integers(image), image.grid, heads, structures, name=path.name)
             write_nifti(work / path.name, prepared, image.grid)
-            odd = out_of_range(volumes(prepared, image.grid, structures), heads)
+            odd = find_out_of_range(measure_volumes(prepared, image.grid, structures), heads)
             remarks = [
                 f"{name} {found:.2f} ml, published {low:g}-{high:g}"
                 for name, (found, low, high) in odd.items()
@@ -83,7 +82,7 @@ def atlas(
     """Train the mesh atlas from label maps with our indices (see `train prepare`)."""
     from tumoar.io.outputs import require_new_model
     from tumoar.io.store import save_atlas
-    from tumoar.train.atlas import AtlasSettings, figures, to_atlas
+    from tumoar.train.atlas import AtlasSettings, measure, to_atlas
     from tumoar.version import __version__
 
     require_new_model(output)
@@ -114,7 +113,7 @@ def atlas(
         "version": __version__,
         "source": source,
         "seed": seed,
-        "figures": {k: round(v, 5) for k, v in asdict(figures(state, maps, settings)).items()},
+        "figures": {k: round(v, 5) for k, v in asdict(measure(state, maps, settings)).items()},
         **common.to_card(),
     }
     finished = to_atlas(state, maps, structures, settings, provenance, everywhere=everywhere)
@@ -145,11 +144,11 @@ def train_with_progress(
     seed: int,
     checkpoint: Path | None,
     each: Callable[..., list[Any]] | None = None,
-) -> State:
+) -> AtlasState:
     """The last state of a training, shown with the time left; resumed from a checkpoint of the same run."""
     from rich.progress import Progress
 
-    from tumoar.train.atlas import in_turn, plan, train
+    from tumoar.train.atlas import plan, run_serially, train
 
     run = identity(maps, labels, settings, seed)
     state = None if checkpoint is None or not checkpoint.exists() else load_state(checkpoint, run)
@@ -157,7 +156,7 @@ def train_with_progress(
     behind = 0 if state is None else sum(weights[: state.done])
     with Progress() as progress:
         bar = progress.add_task("atlas", total=sum(weights), completed=behind)
-        for after, info in train(maps, labels, settings, seed, state, each or in_turn):
+        for after, info in train(maps, labels, settings, seed, state, each or run_serially):
             state = after
             progress.update(
                 bar,
@@ -171,12 +170,12 @@ def train_with_progress(
     return state
 
 
-def _told(info: Info) -> str:
+def _told(info: AtlasInfo) -> str:
     cost = info.figures.data + info.figures.prior
     return f"{info.stage.kind}, {info.figures.nodes} nodes, {cost:.4f} nats/voxel"
 
 
-def save_state(path: Path, state: State, run: str) -> None:
+def save_state(path: Path, state: AtlasState, run: str) -> None:
     """Write a checkpoint, whole or not at all."""
     from tumoar.io.store import Section, save_sections
 
@@ -185,10 +184,10 @@ def save_state(path: Path, state: State, run: str) -> None:
     save_sections(path, {"training": Section(arrays, card)})
 
 
-def load_state(path: Path, run: str) -> State:
+def load_state(path: Path, run: str) -> AtlasState:
     """Read a checkpoint; one of other label maps, settings or seed is refused."""
     from tumoar.io.store import load_sections
-    from tumoar.train.atlas import State
+    from tumoar.train.atlas import AtlasState
 
     section = load_sections(path).get("training")
     if section is None or section.card.get("identity") != run:
@@ -200,7 +199,7 @@ def load_state(path: Path, run: str) -> State:
         )
     # Copies, because kernels are compiled anew for read-only arrays, and may then round differently.
     arrays = {name: array.copy() for name, array in section.arrays.items()}
-    return State(done=section.card["done"], data=section.card["data"], **arrays)
+    return AtlasState(done=section.card["done"], data=section.card["data"], **arrays)
 
 
 def identity(maps: npt.NDArray[np.uint8], labels: LabelTable, settings: AtlasSettings, seed: int) -> str:

@@ -12,7 +12,7 @@ from tumoar.vocabulary.errors import GeometryError, UsageError
 
 if TYPE_CHECKING:
     from tumoar.io.checkpoint import Checkpoints
-    from tumoar.train.shape import ShapeTraining, State
+    from tumoar.train.shape import ShapeState, ShapeTraining
     from tumoar.train.shape_data import Shape
 
 EVERY = 100  # steps from checkpoint to checkpoint
@@ -114,13 +114,13 @@ def read_shapes(paths: list[Path], core: list[int]) -> dict[str, list[Shape]]:
     """Shapes of the tumor map z (any label) and of the core map y (the labels of `core`)."""
     import numpy as np
 
-    from tumoar.train.shape_data import shape_of
+    from tumoar.train.shape_data import crop_shape
 
     out: dict[str, list[Shape]] = {"z": [], "y": []}
     for path in paths:
         labels = _labels(path)
         for name, mask in (("z", labels > 0), ("y", np.isin(labels, core))):
-            found = shape_of(path.name.split(".")[0], mask)
+            found = crop_shape(path.name.split(".")[0], mask)
             if found is not None and found.volume >= SMALLEST:
                 out[name].append(found)
     return out
@@ -170,14 +170,14 @@ def _train(
     seed: int,
     keeper: Checkpoints | None,
     name: str,
-) -> State:
+) -> ShapeState:
     from rich.progress import Progress
     from threadpoolctl import threadpool_limits
 
     from tumoar.train import shape as training
 
     stored = None if keeper is None else keeper.load(f"shape_{name}")
-    begin = training.start(shapes, config, seed) if stored is None else training.from_arrays(stored)
+    begin = training.initialize(shapes, config, seed) if stored is None else training.from_arrays(stored)
     state = begin
     # sums of BLAS depend on its number of threads, and every later draw on them
     with threadpool_limits(1, "blas"), Progress() as progress:

@@ -191,7 +191,7 @@ class Case:
         for given in self.inputs:
             if given.name == name:
                 return given
-        raise KeyError(f"no input '{name}'; inputs: {', '.join(i.name for i in self.inputs)}")
+        raise KeyError(f"no input '{name}'; there are: {', '.join(i.name for i in self.inputs)}")
 
 
 def is_canonical(grid: Grid) -> bool:

@@ -28,7 +28,7 @@ from tumoar.io.rois import (
     uid,
 )
 from tumoar.io.rtstruct import RTSTRUCT, VOXEL_EDGES, read_rtstruct
-from tumoar.numerics.tracing import Region, keyholed, smoothed, trace
+from tumoar.numerics.tracing import Region, join_holes, smooth_loop, trace
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, TumoarError
 
@@ -79,8 +79,10 @@ def contours_of(
     """Number of the slice (last axis) and polygon (n, 3) in world mm, one for every part of every slice."""
     for k in np.flatnonzero(mask.any((0, 1))).tolist():
         for region in trace(mask[:, :, k]):
-            loops = Region(smoothed(region.outer), tuple(map(smoothed, region.holes))) if smooth else region
-            for polygon in keyholed(loops):
+            loops = (
+                Region(smooth_loop(region.outer), tuple(map(smooth_loop, region.holes))) if smooth else region
+            )
+            for polygon in join_holes(loops):
                 yield k, grid.world(np.column_stack([polygon, np.full(len(polygon), k)]))
 
 

@@ -20,7 +20,7 @@ from tumoar.geometry.image import Case
 from tumoar.model.atlas import Placed
 from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.preprocess.quality import Note
 from tumoar.vocabulary.contrasts import Contrast
 from tumoar.vocabulary.errors import ChannelError
@@ -99,7 +99,7 @@ def tissue_ratios(case: Case, placed: Placed) -> list[Ratios]:
                 out[other, one] = -out[one, other]
         return out
 
-    return each(one, range(len(case.contrasts)))
+    return map_threads(one, range(len(case.contrasts)))
 
 
 def contradictions(contrasts: Sequence[Contrast], found: Sequence[Ratios]) -> Iterator[Contradiction]:

@@ -24,7 +24,7 @@ from tumoar.geometry.image import (
 )
 from tumoar.geometry.orientation import Orientation, reorient
 from tumoar.geometry.resample import resample_mean, resample_valid
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.preprocess.alignment import IDENTITY, TOLERANCE, Placement, place_by_header, place_by_registration
 from tumoar.preprocess.quality import PRODUCTS, check_distinct, check_image
 from tumoar.preprocess.register import FINE, Matrix, Prepared, prepare_image
@@ -66,7 +66,7 @@ def build_case(
     """
     channels = _group_channels(images, contrasts)
     members = [member for factors in channels.values() for member in factors]
-    checked = each(partial(_check_and_prepare, contrasts=contrasts), members)
+    checked = map_threads(partial(_check_and_prepare, contrasts=contrasts), members)
     notes = [note for _, found in checked for note in found]
     given = {item.name: item for item, _ in checked}
     fixed = given[_choose_reference(reference, list(given), contrasts)]
@@ -75,7 +75,7 @@ def build_case(
     notes += found
     grid = _case_grid(fixed)
     inputs, values = [], {}
-    placements = each(lambda item: _place(fixed, item, register), given.values())
+    placements = map_threads(lambda item: _place(fixed, item, register), given.values())
     for item, placement in zip(given.values(), placements):
         notes += placement.notes
         values[item.name], is_interpolated = _resample_to_case(item, placement.to_moving, fixed, grid)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.vocabulary.errors import ChannelError
 
 Array = npt.NDArray[Any]
@@ -248,7 +248,7 @@ def check_distinct(images: Mapping[str, Array], brain: Mask | None = None) -> No
                 do=f"omit {product} or one of them",
             )
     pairs = list(combinations(images, 2))
-    found = each(lambda pair: _correlation(images[pair[0]], images[pair[1]], brain), pairs)
+    found = map_threads(lambda pair: _correlation(images[pair[0]], images[pair[1]], brain), pairs)
     for (a, b), correlation in zip(pairs, found):
         if correlation > SAME:
             raise ChannelError(

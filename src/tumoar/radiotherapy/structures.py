@@ -22,7 +22,7 @@ from tumoar.io.identity import comparable, require_patient, same_person
 from tumoar.io.nifti import read_nifti
 from tumoar.io.rois import look_of, look_of_target
 from tumoar.io.rtstruct import read_rtstruct
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
 from tumoar.result.folder import ANATOMY, read_manifest
 from tumoar.result.masks import label_table
@@ -184,7 +184,7 @@ def _sampled(
             mask = organ_mask(table, table.organ(name), votes)
             return thinned(dvh(cut_mask(Image(mask.astype(np.uint8), grid)), dose))
 
-        for name, histogram in zip(names, each(curve, names)):
+        for name, histogram in zip(names, map_threads(curve, names)):
             found[name].append(histogram)
     return {name: tuple(curves) for name, curves in found.items()}
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tumoar.geometry.image import HOUNSFIELD_UNIT
 from tumoar.model.bias import field
 from tumoar.model.gmm import Theta
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.report.pictures import diverging, plane
 from tumoar.report.volumes import brain, center, unit
 from tumoar.result.segmentation import Segmentation
@@ -76,7 +76,7 @@ def bias_fields(result: Segmentation, visible: npt.NDArray[np.bool_]) -> list[di
         }
 
     known = [n for n, c in enumerate(result.case.contrasts) if c.bias_field and inside.any()]
-    return each(one, known)
+    return map_threads(one, known)
 
 
 def _bias(theta: Theta, n: int, shape: tuple[int, ...]) -> npt.NDArray[np.floating]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import HOUNSFIELD_UNIT, Grid
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import Contrast
 
@@ -68,13 +68,13 @@ def windowed(result: Segmentation) -> list[Windowed]:
         scaled = np.clip((values - low) / max(high - low, 1e-12), 0, 1)
         return np.rint(255 * np.nan_to_num(scaled)).astype(np.uint8), (low, high)
 
-    return each(one, range(len(result.case.contrasts)))
+    return map_threads(one, range(len(result.case.contrasts)))
 
 
 def contrast_volumes(result: Segmentation, images: list[Windowed]) -> list[dict[str, Any]]:
     """The contrasts, with as many levels of gray as the page can carry."""
     for levels in GRAY_LEVELS:
-        packed = each(_with_levels(levels, result.case.grid), [image for image, _ in images])
+        packed = map_threads(_with_levels(levels, result.case.grid), [image for image, _ in images])
         if sum(map(len, packed)) <= BUDGET * 4 / 3:
             break
     return [
@@ -104,7 +104,7 @@ def map_volumes(result: Segmentation, colors: Mapping[str, str]) -> list[dict[st
         nifti = pack(np.rint(255 * probability).astype(np.uint8), grid)
         return {"name": name, "color": colors[name], "top": 1.0, "nifti": nifti}
 
-    rows = each(row, [organ.name for organ in result.table.organs])
+    rows = map_threads(row, [organ.name for organ in result.table.organs])
     entropy = result.entropy()
     top = max(float(entropy.max()), 1e-6)
     nifti = pack(np.rint(255 / top * entropy).astype(np.uint8), grid)

@@ -25,7 +25,7 @@ from tumoar.io.manifest import (
 )
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.store import labels_to_dict
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.preprocess.case import resample_to_input
 from tumoar.preprocess.quality import Note
 from tumoar.result.native import Delivered, cleaned, deliver, same_space
@@ -145,13 +145,13 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
     wanted = [o for o in result.table.organs if not options.organs or o.name in options.organs]
     tasks: list[Callable[[], Any]] = [partial(_write_maps, work, result, main)]
     tasks += [partial(_write_organ, work, result, main, organ, options.least_cm3) for organ in wanted]
-    _, *rows = each(lambda task: task(), tasks)
+    _, *rows = map_threads(lambda task: task(), tasks)
     _require_sides(work, result, main)
     done: dict[str, Delivered] = {case.reference: main}
     for given in case.inputs:
         twin = next((n for n in done if same_space(result, n, given.name)), None)
         done[given.name] = done[twin] if twin else deliver(result, given.name)
-    each(lambda given: _write_native(work, done[given.name], given), case.inputs)
+    map_threads(lambda given: _write_native(work, done[given.name], given), case.inputs)
     if options.samples:
         _write_samples(work / "samples", result)
     return rows

@@ -247,7 +247,7 @@ def test_image_may_reach_beyond_the_mesh():
 def test_review_sees_a_contrast_that_is_not_what_its_name_says(undisturbed):
     case = replace(undisturbed.case, contrasts=(find_contrast("T2"), find_contrast("FLAIR")))
     notes = review(replace(undisturbed, case=case))
-    assert any(n.id == "B27" and "is it really a T2?" in n.text for n in notes)
+    assert any((n.id, n.where, n.action) == ("B27", "T2", "check that the image is a T2") for n in notes)
     assert not any(n.id == "B27" for n in review(undisturbed))
 
 

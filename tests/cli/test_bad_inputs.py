@@ -59,7 +59,7 @@ def test_bad_input(row, tmp_path, capfd, monkeypatch):
         assert row.text in last
     else:
         assert "dry run: everything is in order" in last
-        found = re.findall(r"note: \w+: (B\d+)", told.err)
+        found = re.findall(r"note: (B\d+) \w+: ", told.err)
         assert tuple(found) == row.notes
 
 
@@ -195,9 +195,9 @@ WHOLE, HEALTHY = small_head.case(), small_head.case(tumor=False)
 SHORT = cropped(WHOLE, (48, 43, 48))
 # id, what its note says, case, model, further arguments
 FLAGS = {
-    "left eye outside": ("B37", "Eye_L NOT SEEN", SHORT, with_eyes("left"), NOTHING),
-    "right eye outside": ("B37", "Eye_R NOT SEEN", SHORT, with_eyes("right"), NOTHING),
-    "both eyes outside": ("B37", "Eye_R NOT SEEN", SHORT, with_eyes("left", "right"), NOTHING),
+    "left eye outside": ("B37", "Eye_L: NOT SEEN", SHORT, with_eyes("left"), NOTHING),
+    "right eye outside": ("B37", "Eye_R: NOT SEEN", SHORT, with_eyes("right"), NOTHING),
+    "both eyes outside": ("B37", "Eye_R: NOT SEEN", SHORT, with_eyes("left", "right"), NOTHING),
     "FLAIR alone": ("B42", "NOT IDENTIFIABLE", WHOLE.restricted((1,)), MODEL, NOTHING),
     "FLAIR alone, other noise": ("B42", "NOT ID", small_head.case(seed=4).restricted((1,)), MODEL, NOTHING),
     "FLAIR alone, moved": (

@@ -83,7 +83,7 @@ def test_export_then_dose(folder, capfd):
     assert code == 0, err
     *names, note = told.splitlines()
     assert names == [f"out/dicom/{n}.dcm: automatic, unreviewed" for n in ("RTSTRUCT", "SEG")]
-    assert note.startswith("note: patient identity could not be checked")  # the result is of NIfTI images
+    assert note.startswith("note: B34 patient identity could not be checked")  # the result is of NIfTI images
     drawn = out / "dicom" / "RTSTRUCT.dcm"
     code, told, err = call(capfd, "dose", out, "--dose", folder / "RD.dcm", "--reference", drawn)
     assert code == 0, err

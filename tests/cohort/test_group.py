@@ -16,8 +16,8 @@ from tumoar.cohort.group import mark_unusual, summary, write_group
 from tumoar.cohort.supervise import Outcome, supervise, write_record
 from tumoar.io.manifest import read_manifest, write_manifest
 from tumoar.io.manifest_schema import seal
-from tumoar.preprocess.quality import Note
 from tumoar.report import render, report_data
+from tumoar.vocabulary.notes import Note
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import pytest
 from tumoar.cohort.plan import checked, select
 from tumoar.cohort.subjects import Subject, find_subjects
 from tumoar.vocabulary.errors import UsageError
+from tumoar.vocabulary.notes import Note
 
 
 def dataset(root, *files):
@@ -44,7 +45,9 @@ def test_subjects_sessions_and_contrasts(tmp_path):
 
 def test_without_t1c_the_plan_says_so(tmp_path):
     dataset(tmp_path, "sub-01/anat/sub-01_FLAIR.nii.gz")
-    assert checked(find_subjects(tmp_path), tumor=True)[0].notes == ("no T1c: whole tumor only",)
+    assert checked(find_subjects(tmp_path), tumor=True)[0].notes == (
+        Note("B42", "no T1c, whole tumor only", "info"),
+    )
 
 
 def test_of_several_images_the_plainest_or_first_run_is_taken_and_told(tmp_path):
@@ -59,7 +62,7 @@ def test_of_several_images_the_plainest_or_first_run_is_taken_and_told(tmp_path)
     assert found.images["FLAIR"].endswith("run-1_FLAIR.nii.gz")
     assert found.images["T2"].endswith("sub-01_T2w.nii.gz")
     assert len(found.notes) == 2
-    assert "FLAIR: 2 images, run-1 taken" in found.notes
+    assert "B46 FLAIR: 2 images, run-1 used" in map(str, found.notes)
 
 
 def test_what_cannot_be_told_apart_is_never_guessed(tmp_path):

@@ -23,6 +23,7 @@ from tumoar.radiotherapy.export import UNCHECKED, _changed, export, identity_che
 from tumoar.result.folder import read_manifest
 from tumoar.result.masks import rearranged, same_voxels
 from tumoar.vocabulary.errors import GeometryError, IntegrityError
+from tumoar.vocabulary.notes import Note
 
 
 @pytest.fixture(scope="module")
@@ -206,4 +207,5 @@ def test_what_the_slices_of_a_series_do_not_cover_is_told(tmp_path):
     _, notes = export(out, only_series(tmp_path / "cut"), rtstruct=True, seg=False)
     lost = brain.mask[:, :, :first].sum() / brain.mask.sum()
     assert 0 < lost < 0.1
-    assert notes == [f"{100 * lost:.1f} % of Brain lies outside the series, where it is not drawn"]
+    text = f"{100 * lost:.1f} % of it lies outside the series, where it is not drawn"
+    assert notes == [Note("export", text, where="Brain")]

@@ -18,11 +18,11 @@ import small_head
 from small_result import small_result
 
 from tumoar.geometry.image import Case, Input
-from tumoar.preprocess.quality import Note
 from tumoar.report import face, read_data, render, report_data, volumes
 from tumoar.report.pictures import outlines, plane
 from tumoar.vocabulary.contrasts import find_contrast
 from tumoar.vocabulary.errors import UnreadableFileError
+from tumoar.vocabulary.notes import Note
 
 NOTES = (Note("drift", "GTV </script><b>drifts</b> & more"), Note("B40", "eyes cannot be seen"))
 MANIFEST = {

@@ -12,11 +12,11 @@ from small_run import run
 
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti
-from tumoar.preprocess.quality import Note
 from tumoar.result.folder import Options, add_table, read_manifest, write_result
 from tumoar.result.native import cleaned, deliver
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import IntegrityError, OutputError, UnreadableFileError
+from tumoar.vocabulary.notes import Note
 
 ORGANS = ["GTV", "Edema", "Brainstem", "Hippocampus_L", "Hippocampus_R", "OpticChiasm"]
 ORGANS += ["OpticNrv_L", "OpticNrv_R", "Eye_L", "Eye_R", "Brain"]

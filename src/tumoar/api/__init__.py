@@ -22,6 +22,7 @@ from tumoar.radiotherapy.margins import Margins
 from tumoar.result.segmentation import Volume
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import TumoarError
+from tumoar.vocabulary.notes import Note
 
 __all__ = [
     "Case",
@@ -30,6 +31,7 @@ __all__ = [
     "Image",
     "Margins",
     "Model",
+    "Note",
     "Progress",
     "Result",
     "Segmentation",

@@ -23,7 +23,6 @@ from tumoar.io.rois import Roi, look_of
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.numerics.threads import use_threads
 from tumoar.preprocess.case import to_input
-from tumoar.preprocess.quality import Note
 from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
 from tumoar.radiotherapy.margins import Margins
 from tumoar.radiotherapy.structures import require_frame
@@ -36,6 +35,7 @@ from tumoar.result.native import HALF, cleaned, deliver
 from tumoar.result.segmentation import Mask, Volume, organ_mask
 from tumoar.result.stored import known_contrast, known_name
 from tumoar.vocabulary.errors import GeometryError
+from tumoar.vocabulary.notes import Note
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -129,7 +129,7 @@ class Segmentation(segmentation.Segmentation, Result):
         Its images show no face unless the run was asked to keep it, or `keep_face` is given here.
         """
         keep_face = self._job.keep_face if keep_face is None else keep_face
-        notes = [{"id": note.id, "text": note.text} for note in self.notes]
+        notes = [note.to_dict() for note in self.notes]
         volumes = [{"name": name, "outlined_cm3": self.volume(name).outlined} for name in self._organs]
         page = page_of(self, keep_face, {**self._manifest, "notes": notes, "volumes": volumes})
         replace_text(Path(path), page)

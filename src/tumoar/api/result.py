@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.preprocess.quality import Note
 from tumoar.radiotherapy.dvh import Sampled
 from tumoar.report import notebook_html
 from tumoar.report.notebook import spread_text
 from tumoar.result.segmentation import Volume
+from tumoar.vocabulary.notes import Note
 
 WIDEST, MOST_NOTES = 100, 5
 
@@ -36,7 +36,7 @@ class Result(ABC):
     @property
     @abstractmethod
     def notes(self) -> Sequence[Note]:
-        """What a reviewer should know; each has an `id` (docs/errors.md) and a `text`."""
+        """What a reviewer should know; `id` is explained in docs/errors.md."""
 
     @property
     @abstractmethod

@@ -24,6 +24,7 @@ from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.contrasts import tumor_is_constrained
 from tumoar.vocabulary.errors import ChannelError
+from tumoar.vocabulary.notes import Note
 
 Arrays = dict[str, npt.NDArray]
 Held = npt.NDArray[np.int8]
@@ -41,7 +42,7 @@ class Progress(NamedTuple):
     done: int
     total: int
     figures: Mapping[str, float]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 class Keeper(Protocol):
@@ -148,7 +149,7 @@ def place(
         found = AffineResult(stored["matrix"], quality)
     placed = gem.placed_on(case, model.atlas, found.matrix, config.gem)
     check_coverage(case, placed)
-    notes = tuple(str(note) for note in check_order(case, placed, trusted=trust_contrasts))
+    notes = check_order(case, placed, trusted=trust_contrasts)
     watch(Progress("place", 1, 1, {}, notes))
     return replace(found, notes=(*found.notes, *notes))
 

@@ -27,7 +27,6 @@ from tumoar.io.manifest import tidy
 from tumoar.io.manifest_schema import RESULT
 from tumoar.io.outputs import require_empty, require_place
 from tumoar.model.generative import Model
-from tumoar.preprocess.quality import Note
 from tumoar.report import render, report_data
 from tumoar.result.checks import review
 from tumoar.result.folder import MANIFEST, Options, read_manifest, status, write_result
@@ -35,6 +34,7 @@ from tumoar.result.segmentation import Segmentation
 from tumoar.version import __version__
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import IntegrityError, OutputError, UsageError
+from tumoar.vocabulary.notes import Note
 
 LIBRARIES = ("numpy", "scipy", "numba", "nibabel", "SimpleITK")
 
@@ -135,7 +135,7 @@ def publish(
 
 def page_of(result: Segmentation, keep_face: bool, manifest: Mapping[str, Any]) -> str:
     """The report of a result from its finished manifest."""
-    notes = [Note(n["id"], n["text"]) for n in manifest["notes"]]
+    notes = [Note.from_dict(row) for row in manifest["notes"]]
     return render(report_data(result, notes, manifest, keep_face=keep_face))
 
 

@@ -29,14 +29,14 @@ from tumoar.io.outputs import require_place
 from tumoar.model.generative import Model
 from tumoar.numerics.threads import use_threads
 from tumoar.preprocess.case import build_case
-from tumoar.preprocess.quality import Note
 from tumoar.radiotherapy.export import export
 from tumoar.radiotherapy.margins import Margins
 from tumoar.radiotherapy.targets import add_margins
 from tumoar.result.checks import review
-from tumoar.result.folder import Options, read_manifest, status
+from tumoar.result.folder import Options, read_manifest
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.errors import UsageError
+from tumoar.vocabulary.notes import Note, needs_review
 
 FAST_STAMP = "fast: a first look, not the full algorithm"
 
@@ -62,7 +62,7 @@ class Outcome:
     job: Job
     result: Segmentation | None
     notes: tuple[Note, ...] = ()
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Note, ...] = ()
     manifest: Mapping[str, Any] | None = None
     log: tuple[str, ...] = ()
 
@@ -70,8 +70,8 @@ class Outcome:
     def needs_review(self) -> bool:
         """Whether anything was flagged."""
         if self.result is None and self.job.out is not None:
-            return bool(self.doubts) or read_manifest(self.job.out)["status"] != "OK"
-        return bool(self.doubts) or status(self.notes) != "OK"
+            return needs_review(self.doubts) or read_manifest(self.job.out)["status"] != "OK"
+        return needs_review((*self.doubts, *self.notes))
 
 
 def segment(request: Request, watch: Watch | None = None) -> Outcome:
@@ -82,7 +82,7 @@ def segment(request: Request, watch: Watch | None = None) -> Outcome:
         job, out = ready.job, ready.job.out
         if out is None:
             return _in_memory(ready, watch)
-        doubts: tuple[str, ...] = ()
+        doubts: tuple[Note, ...] = ()
         done = execute(ready.case, ready.model, job, watch, ready.given)
         if request.targets is not None:
             add_targets(out, request.targets, watch)
@@ -232,12 +232,14 @@ def add_targets(out: Path, margins: Margins, watch: Watch) -> None:
         watch.say(f"{row['name']} {row['outlined_cm3']} cm³: {row['how']}")
 
 
-def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> list[str]:
+def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> list[Note]:
     """Add RTSTRUCT and SEG files to the result; returns notes on them."""
     with stage(watch, "dicom"):
         names, notes = export(out, series_at(path), rtstruct=rtstruct, seg=seg)
-    for text in (*(f"{out.name}/{name}: automatic, unreviewed" for name in names), *notes):
-        watch.say(text)
+    for name in names:
+        watch.say(f"{out.name}/{name}: automatic, unreviewed")
+    for note in notes:
+        watch.say(f"note: {note}")
     return notes
 
 

@@ -210,7 +210,9 @@ def plan_lines(
             what = WHAT[there]
         else:
             what, new = "continue" if has_checkpoints(subject, order) else "run", new + 1
-        rows.append((str(number), subject.name, " ".join(subject.images), "; ".join((what, *subject.notes))))
+        rows.append(
+            (str(number), subject.name, " ".join(subject.images), "; ".join((what, *map(str, subject.notes))))
+        )
     used = workers or fitting_workers(order.limits, max(1, new))
     where = f"scheduler {scheduler}" if scheduler else f"{used} at a time on this machine"
     limits = order.limits

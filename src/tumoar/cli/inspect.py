@@ -14,6 +14,7 @@ import typer
 
 from tumoar.cli.images import OwnContrasts, UseForm, parse_images, read_images
 from tumoar.vocabulary.errors import TumoarError, UnreadableFileError, UsageError, printable
+from tumoar.vocabulary.notes import Note
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -96,7 +97,7 @@ class Finding:
 
     name: str
     facts: Facts | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     refusal: TumoarError | None = None
     series: Mapping[str, Any] = field(default_factory=dict)  # what only DICOM tells
 
@@ -119,7 +120,7 @@ def examine(source: Source) -> Finding:
         image = source.read()
         kind = kind_of(image.data)
         facts = _facts(image, "label map" if kind == "labels" else kind)
-        notes = tuple(str(note) for note in check_image(image, "image", kind))
+        notes = tuple(check_image(image, "image", kind))
         return Finding(source.name, _facts(image, _look(image, kind)), notes, series=source.series)
     except TumoarError as refusal:
         return Finding(source.name, facts, refusal=refusal, series=source.series)
@@ -212,7 +213,7 @@ def _series(folder: Path) -> Iterator[Source]:
 def _image_table(findings: list[Finding]) -> Table:
     rows = []
     for finding in findings:
-        notes = [*finding.notes, *(["refused: " + finding.refusal.what] if finding.refusal else [])]
+        notes = [*map(str, finding.notes), *(["refused: " + finding.refusal.what] if finding.refusal else [])]
         rows.append([finding.name, *_cells(finding.facts), *_series_cells(finding.series), "; ".join(notes)])
     headings = ["file", "voxels", "spacing mm", "axes", "type", "looks like", "values", "zeros"]
     headings += ["contrast, a guess", "frame", "notes"]
@@ -268,7 +269,7 @@ def _with_order(case: Case, *, quiet: bool) -> Case:
         with Watch(quiet=quiet) as watch:
             notes = place(case, default_model(), watch=lambda p: watch(p._replace(notes=()))).notes
     except FitError as refusal:
-        notes = (f"{refusal.id} names of contrasts not checked: {refusal.what}",)
+        notes = (Note(refusal.id, f"names of contrasts not checked: {refusal.what}"),)
     return replace(case, notes=(*case.notes, *notes))
 
 
@@ -312,7 +313,8 @@ def _row(finding: Finding) -> dict[str, Any]:
         None if refusal is None else {"exit_code": refusal.exit_code, "id": refusal.id, "text": str(refusal)}
     )
     facts = {} if finding.facts is None else asdict(finding.facts)
-    return {"file": finding.name, **facts, **finding.series, "notes": finding.notes, "refused": told}
+    notes = [note.to_dict() for note in finding.notes]
+    return {"file": finding.name, **facts, **finding.series, "notes": notes, "refused": told}
 
 
 def _summary(case: Case) -> dict[str, Any]:
@@ -334,7 +336,7 @@ def _summary(case: Case) -> dict[str, Any]:
         "shape": case.grid.shape,
         "skull_stripped": case.skull_stripped,
         "inputs": inputs,
-        "notes": case.notes,
+        "notes": [note.to_dict() for note in case.notes],
     }
 
 

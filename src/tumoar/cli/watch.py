@@ -63,7 +63,8 @@ class Watch(AbstractContextManager["Watch"]):
     def __call__(self, progress: Progress) -> None:
         """One step further."""
         if self.as_json:
-            self._event("progress", **progress._asdict())
+            notes = [note.to_dict() for note in progress.notes]
+            self._event("progress", **progress._replace(notes=())._asdict() | {"notes": notes})
         figures = "  ".join(f"{name} {value:.4g}" for name, value in progress.figures.items())
         tenth = 10 * progress.done // max(1, progress.total)
         if self.verbose or (progress.stage, tenth) != (self._stage, self._tenth):

@@ -23,6 +23,7 @@ from tumoar.io.manifest_schema import Manifest
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, TumoarError
 from tumoar.vocabulary.labels import parse_labels
+from tumoar.vocabulary.notes import Note
 from tumoar.vocabulary.tables import ABSENT
 from tumoar.vocabulary.tables import to_tsv as table_to_tsv
 
@@ -56,7 +57,7 @@ def write_group(subjects: Sequence[Subject], order: Order) -> dict[str, int]:
                 page = read_text(order.result(row["name"]) / REPORT, "the report", LARGEST_REPORT)
                 row["pictures"] = thumbnails(page)
             except TumoarError:
-                row["flags"] = [*row["flags"], {"id": "report", "text": "its report cannot be read"}]
+                row["flags"] = [*row["flags"], Note("report", "its report cannot be read")]
     replace_text(out / "group.tsv", to_tsv(rows))
     counts = {state: sum(row["state"] == state for row in rows) for state in STATES}
     replace_text(out / "group.html", render_group(rows, counts, __version__))
@@ -102,7 +103,7 @@ def _figures(result: Manifest, seconds: float) -> Row:
     """What a finished result adds to its row."""
     return {
         "status": result.status,
-        "flags": [note.model_dump() for note in result.notes],
+        "flags": [Note.from_dict(note.model_dump()) for note in result.notes],
         "stamps": result.stamps,
         "contrasts": [given.contrast for given in result.inputs],
         "seconds": seconds or round(sum(result.seconds.values()), 1),
@@ -151,7 +152,7 @@ def to_tsv(rows: Sequence[Row]) -> str:
 def _flat(row: Row) -> Row:
     plain = ("participant_id", "session_id", "state", "status", "code", "reason")
     out = {name: row[name] for name in plain}
-    out["flags"] = ";".join(note["id"] for note in row["flags"])
+    out["flags"] = ";".join(note.id for note in row["flags"])
     out["unusual"] = ";".join(item["name"] for item in row["unusual"])
     out["contrasts"] = "+".join(row["contrasts"])
     out |= {name: row[name] for name in ("seconds", "cpu_seconds", "peak_gb", "attempts")}

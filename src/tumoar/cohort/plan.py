@@ -20,6 +20,7 @@ from tumoar.vocabulary.contrasts import (
     tumor_is_constrained,
 )
 from tumoar.vocabulary.errors import ChannelError, TumoarError, UnreadableFileError, UsageError
+from tumoar.vocabulary.notes import Note
 
 CASE_GB = 4.0
 """Memory to plan for one patient: the forecast for four contrasts of a whole head at 1 mm is 2.6 GB."""
@@ -82,7 +83,9 @@ def checked(
             )
             subject = replace(subject, code=refusal.exit_code, problem=str(refusal))
         elif tumor and not subject.problem and not core_is_identifiable(contrasts):
-            subject = replace(subject, notes=(*subject.notes, "no T1c: whole tumor only"))
+            subject = replace(
+                subject, notes=(*subject.notes, Note("B42", "no T1c, whole tumor only", level="info"))
+            )
         out.append(subject)
     return out
 

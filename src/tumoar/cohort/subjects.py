@@ -12,6 +12,7 @@ from tumoar.cohort.names import case_name, label_of
 from tumoar.io.files import read_text
 from tumoar.vocabulary.contrasts import Contrast, default_contrasts
 from tumoar.vocabulary.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError, UsageError
+from tumoar.vocabulary.notes import Note
 
 Suffixes = Mapping[tuple[str, bool], str]
 FOLDERS = ("anat", "ct")
@@ -25,7 +26,7 @@ class Subject:
     label: str
     session: str = ""
     images: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     code: int = 0
     problem: str = ""
 
@@ -105,7 +106,7 @@ def require_unique(subjects: Sequence[Subject]) -> None:
         seen.add(name)
 
 
-def choose(scans: Sequence[Scan], prefer: Sequence[str]) -> tuple[Scan, str]:
+def choose(scans: Sequence[Scan], prefer: Sequence[str]) -> tuple[Scan, Note | None]:
     """The one to take of several of a contrast, and what is to be said of it: never a silent guess."""
     wanted = [s for s in scans if all(s.entities.get(p.split("-")[0]) == p.split("-")[1] for p in prefer)]
     ranked = sorted(wanted or scans, key=lambda s: (len(s.kind), s.run))
@@ -120,9 +121,9 @@ def choose(scans: Sequence[Scan], prefer: Sequence[str]) -> tuple[Scan, str]:
             do=f"choose with --prefer {named[0].split('_')[0]}",
         )
     if len(scans) == 1:
-        return first, ""
+        return first, None
     taken = "_".join(f"{k}-{v}" for k, v in first.entities.items() if k not in ("sub", "ses")) or "plainest"
-    return first, f"{first.contrast}: {len(scans)} images, {taken} taken"
+    return first, Note("B46", f"{len(scans)} images, {taken} used", level="info", where=first.contrast)
 
 
 def _subject(folder: Path, place: Path, prefer: Sequence[str], suffixes: Suffixes) -> Subject:

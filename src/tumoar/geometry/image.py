@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.vocabulary.contrasts import Contrast
+from tumoar.vocabulary.notes import Note
 
 FloatArray = npt.NDArray[np.floating]
 
@@ -93,13 +94,13 @@ def frame_digest(frame: str | None) -> str:
 class Image:
     """Voxel values on their own grid, in their stored axis order; `source` is a name without a path.
 
-    `notes` are what its reader noticed, for a reviewer: pairs of an id (docs/errors.md) and a sentence.
+    `notes` are what its reader noticed, for a reviewer.
     """
 
     data: npt.NDArray[np.generic]
     grid: Grid
     source: str = ""
-    notes: tuple[tuple[str, str], ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
         data = np.asarray(self.data).view()
@@ -147,7 +148,7 @@ class Case:
 
     `D` (N, X, Y, Z) holds what the model sees, contrast by contrast: the natural log of MR intensities,
     Hounsfield units of CT over `HOUNSFIELD_UNIT`; NaN where an image says nothing. `inputs` lead back to the
-    images as they were given; `notes` are sentences for a reviewer; `excluded` voxels take no part.
+    images as they were given; `notes` are for a reviewer; `excluded` voxels take no part.
     """
 
     D: npt.NDArray[np.float32]
@@ -156,7 +157,7 @@ class Case:
     reference: str
     inputs: tuple[Input, ...]
     skull_stripped: bool
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     excluded: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:

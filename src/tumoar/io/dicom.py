@@ -47,6 +47,7 @@ from tumoar.vocabulary.errors import (
     TumoarError,
     UnreadableFileError,
 )
+from tumoar.vocabulary.notes import Note
 
 SAME_PLACE = 0.01  # mm
 UNEVEN, UNEVEN_MM = 0.01, 0.05  # of the spacing, or mm
@@ -84,7 +85,7 @@ class Series:
     order: int
     person: Person = field(repr=False)
     headers: Mapping[Path, Dataset] = field(repr=False)
-    notes: tuple[tuple[str, str], ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def uid(self) -> str:
@@ -111,7 +112,7 @@ def find_series(folder: Path) -> list[Series]:
     return sorted(found, key=lambda s: (s.order, s.uid))
 
 
-def _gaps(series: Series, found: Sequence[Series]) -> tuple[tuple[str, str], ...]:
+def _gaps(series: Series, found: Sequence[Series]) -> tuple[Note, ...]:
     """What its counters say that the folder lacks; stacks of one series are counted together."""
     headers = [h for other in found if other.uid == series.uid for h in other.headers.values()]
     if any("PerFrameFunctionalGroupsSequence" in h for h in headers):

@@ -21,6 +21,7 @@ from pydicom import Dataset
 from tumoar.io.dicom_file import MOST_BYTES, is_marked, open_dicom, parse_dicom, refusing
 from tumoar.io.files import opened
 from tumoar.vocabulary.errors import ResourceError, TumoarError, UnreadableFileError
+from tumoar.vocabulary.notes import Note
 
 CLASSES = {
     "1.2.840.10008.5.1.4.1.1.2": "CT",
@@ -33,6 +34,7 @@ CLASSES = {
 """Images by SOP class: plain, enhanced, and converted to enhanced."""
 
 MOST_FILES = 20_000
+COMPLETE = "check that the series is complete"
 START = 4096  # bytes; zeros alone are what a failed copy leaves
 OF_DICOM = (".dcm", ".ima")
 EXPORT_AGAIN = "export the series again, or move what is no slice elsewhere"
@@ -153,7 +155,7 @@ def _pattern(path: Path) -> str:
 # ---- is it all? --------------------------------------------------------------------------------------------
 
 
-def gaps_in(headers: Sequence[Dataset]) -> tuple[tuple[str, str], ...]:
+def gaps_in(headers: Sequence[Dataset]) -> tuple[Note, ...]:
     """Notes on images that the headers of one series count and the folder lacks.
 
     Slices missing at an end leave an even stack, so that only counters tell: the images of the acquisition,
@@ -163,14 +165,14 @@ def gaps_in(headers: Sequence[Dataset]) -> tuple[tuple[str, str], ...]:
     told = {_whole(h, "ImagesInAcquisition") for h in headers}
     claimed = told.pop() if len(told) == 1 else None
     if claimed is not None and count < claimed <= MOST_FILES and count > 1:
-        return (("B45", f"{count} slices here, but its acquisition counts {claimed}: is the series whole?"),)
+        return (Note("B45", f"{count} slices here, but its acquisition counts {claimed}", action=COMPLETE),)
     numbers = sorted({n for h in headers if (n := _whole(h, "InstanceNumber")) is not None})
     if len(numbers) < count or count < 3 or min(b - a for a, b in pairwise(numbers)) > 1:
         return ()
     lacking = numbers[-1] + (numbers[0] == 0) - count
     if 0 < lacking <= count:  # more, and they do not count from one
-        text = f"numbers of its slices run from {numbers[0]} to {numbers[-1]}, but there are {count}: "
-        return (("B45", text + "is the series whole?"),)
+        text = f"numbers of its slices run from {numbers[0]} to {numbers[-1]}, but there are {count}"
+        return (Note("B45", text, action=COMPLETE),)
     return ()
 
 

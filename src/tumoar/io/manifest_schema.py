@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from tumoar.vocabulary.errors import IntegrityError, ModelFileError, printable
 from tumoar.vocabulary.labels import parse_labels
+from tumoar.vocabulary.notes import Level
 
 COMING = "coming"  # files that are joining, by their new digests
 DIGEST = "digest"  # SHA-256 of everything else in the manifest
@@ -85,10 +86,13 @@ class Measured(Structure):
 
 
 class Flag(_Open):
-    """A note for the reviewer."""
+    """A note (`vocabulary.notes.Note`); results of older versions have `id` and `text` alone."""
 
     id: Text
     text: Text
+    level: Level = "review"
+    action: Text = ""
+    where: Text = ""
 
 
 class Given(_Open):

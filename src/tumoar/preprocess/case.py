@@ -31,6 +31,7 @@ from tumoar.preprocess.register import FINE, Matrix, Prepared, prepare
 from tumoar.preprocess.skull import decide_stripped, skull_evidence
 from tumoar.vocabulary.contrasts import Contrast, find_contrast, rank
 from tumoar.vocabulary.errors import ChannelError, GeometryError, UsageError
+from tumoar.vocabulary.notes import Note
 
 MARGIN = 10.0  # mm kept around the head
 TALLEST, ABOVE_SHOULDERS = 220.0, 180.0  # mm from the crown down: kept at most; sure to be head
@@ -181,7 +182,8 @@ def _placement(fixed: _Given, item: _Given, may_move: bool) -> Placement:
                 do="let the images be registered",
             )
         placement = place_by_registration(*pair)
-        note = f"B33 {item.name} and {fixed.name} have different frames of reference: registered"
+        text = f"frame of reference differs from that of {fixed.name}: registered"
+        note = Note("B33", text, where=item.name)
         return replace(placement, notes=(*placement.notes, note))
     if same_frame or not may_move:
         return place_by_header(*pair, may_move=may_move)
@@ -194,21 +196,23 @@ def _placement(fixed: _Given, item: _Given, may_move: bool) -> Placement:
 # ---- the head ----------------------------------------------------------------------------------------------
 
 
-def _checked(member: tuple[str, Image], contrasts: Mapping[str, Contrast] | None) -> tuple[_Given, list[str]]:
+def _checked(
+    member: tuple[str, Image], contrasts: Mapping[str, Contrast] | None
+) -> tuple[_Given, list[Note]]:
     """An image made ready, and what is to be said of it."""
     name, image = member
     contrast = find_contrast(_contrast_name(name), contrasts)
-    notes = [f"{name}: {note}" for note in check_image(image, name, "MR" if contrast.is_mr else "CT")]
+    notes = check_image(image, name, "MR" if contrast.is_mr else "CT")
     turned, orientation = canonical(image)
     # Storage orders of one image differ in the last bits of its corner; rounded to a micrometer they agree.
     affine = turned.grid.affine.copy()
     affine[:3, 3] = np.round(affine[:3, 3] * 1024) / 1024
     turned = Image(turned.data, replace(turned.grid, affine=affine), image.source)
     ready = prepare(turned, None if contrast.is_mr else CT_WINDOW)
-    return _Given(name, contrast, turned, orientation, ready), notes
+    return _Given(name, contrast, turned, orientation, ready), [replace(note, where=name) for note in notes]
 
 
-def _is_stripped(fixed: _Given, given: Sequence[_Given], told: bool | None) -> tuple[bool, list[str]]:
+def _is_stripped(fixed: _Given, given: Sequence[_Given], told: bool | None) -> tuple[bool, list[Note]]:
     """Skull-stripped if any image is: only what all images show can be modeled."""
     evidence = {
         item.name: skull_evidence(
@@ -224,7 +228,8 @@ def _is_stripped(fixed: _Given, given: Sequence[_Given], told: bool | None) -> t
     witness = stripped[0] if stripped else fixed.name
     notes = []
     if 0 < len(stripped) < len(given):
-        notes.append(f"B40 only {', '.join(stripped)} skull-stripped: all treated so")
+        text = "skull-stripped, unlike the other images: all are treated as skull-stripped"
+        notes.append(Note("B40", text, where=", ".join(stripped)))
     return decide_stripped(evidence[witness], witness, told), notes
 
 

@@ -28,18 +28,21 @@ from tumoar.result.masks import (
 )
 from tumoar.vocabulary.errors import GeometryError
 from tumoar.vocabulary.labels import LabelTable
+from tumoar.vocabulary.notes import Note
 
 FOLDER, RTSTRUCT, SEG = "dicom", "RTSTRUCT.dcm", "SEG.dcm"
 CHANGED = 0.1  # of a volume, on coarser voxels
 EDGE = 0.05  # of a voxel: rounding of positions in headers
-UNCHECKED = "patient identity could not be checked: result and series do not both say who the patient is"
+UNCHECKED = Note(
+    "B34", "patient identity could not be checked, result and series do not both say who the patient is"
+)
 
 Matrix = npt.NDArray[np.float64]
 
 
 def export(
     out: Path, series: Series, *, rtstruct: bool, seg: bool, smooth: bool = False, trust: bool = False
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], list[Note]]:
     """Add RTSTRUCT and SEG files to a finished result; names of what was written, and notes."""
     manifest = read_manifest(out)
     require_patient(manifest.get("patient", {}), manifest.get("key", ""), series.person, "the series")
@@ -50,8 +53,8 @@ def export(
     outside = _outside(out, manifest, series, grid, trust=trust)
     for row in (*manifest["volumes"], *manifest.get("margins", ())):
         share = outside[row["name"]]
-        cut = f"{max(100 * share, 0.1):.1f} % of {row['name']} lies outside the series, where it is not drawn"
-        note = cut if share else _changed(row, rois, grid)
+        text = f"{max(100 * share, 0.1):.1f} % of it lies outside the series, where it is not drawn"
+        note = Note("export", text, where=row["name"]) if share else _changed(row, rois, grid)
         notes += [note] if note else []
     key = manifest.get("key", "")
     with added(out, manifest) as work:
@@ -137,13 +140,14 @@ def _linked(manifest: Mapping[str, Any], series: Series) -> str | None:
     return str(same[0]["contrast"]) if same else None
 
 
-def _changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> str | None:
-    """A sentence where the voxels of the series are too coarse for a structure."""
+def _changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> Note | None:
+    """A note where the voxels of the series are too coarse for a structure."""
     before = float(row["outlined_cm3"])
     found = [float(r.mask.sum()) * grid.voxel_volume / 1000 for r in rois if r.name == row["name"]]
     if not found or abs(found[0] - before) <= max(CHANGED * before, 3 * grid.voxel_volume / 1000):
         return None
-    return f"{row['name']} is {found[0]:.2f} cm³ on the voxels of this series, {before:.2f} cm³ in the result"
+    text = f"{found[0]:.2f} cm³ on the voxels of this series, {before:.2f} cm³ in the result"
+    return Note("export", text, where=row["name"])
 
 
 def _place(table: LabelTable, name: str) -> tuple[int, str]:

@@ -12,14 +12,15 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from tumoar.geometry.image import Case, Input
-from tumoar.preprocess.quality import Note
 from tumoar.report.face import without_face
 from tumoar.report.intensity import bias_fields, intensity_models
 from tumoar.report.pictures import pictures
 from tumoar.report.volumes import center, contrast_volumes, label_volume, map_volumes, windowed
+from tumoar.result.folder import status
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import rank
 from tumoar.vocabulary.labels import LabelTable, Organ
+from tumoar.vocabulary.notes import Note
 
 FORMAT = 2
 FROM_MANIFEST = ("version", "model", "threads", "peak_gb", "python", "libraries")
@@ -41,9 +42,9 @@ def report_data(
     images = [(np.where(seen, image, np.uint8(0)), window) for (image, window), seen in zip(images, visible)]
     return {
         "format": FORMAT,
-        "status": "NEEDS REVIEW" if notes else "OK",
+        "status": status(notes),
         "stamps": [str(stamp) for stamp in manifest.get("stamps", ())],
-        "notes": [{"id": note.id, "text": note.text} for note in notes],
+        "notes": [note.to_dict() for note in notes],
         "grid": {"shape": list(grid.shape), "affine": grid.affine.tolist()},
         "center": grid.world(center(result)).tolist(),
         "whole": not (result.case.valid & ~visible).any(),

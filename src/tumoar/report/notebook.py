@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tumoar.preprocess.quality import Note
 from tumoar.report.page import environment
 from tumoar.result.segmentation import Volume
+from tumoar.vocabulary.notes import Note
 
 SHOWN_FIRST = ("T1c", "FLAIR", "T2", "T1", "CT")
 MOST_NOTES = 8

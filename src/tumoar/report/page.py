@@ -17,6 +17,7 @@ from tumoar.report.content import FORMAT
 from tumoar.report.plots import Line, Mark, Span, plot
 from tumoar.report.schema import fault
 from tumoar.vocabulary.errors import UnreadableFileError
+from tumoar.vocabulary.notes import Note
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -55,7 +56,8 @@ def render(data: dict[str, Any]) -> str:
         "dose": Markup(_dose(data["dose"])),
     }
     page = environment().get_template("page.html")
-    return page.render(d=data, plots=plots, data=Markup(packed), viewer=Markup(viewer))
+    notes = [Note.from_dict(row) for row in data["notes"]]
+    return page.render(d=data, notes=notes, plots=plots, data=Markup(packed), viewer=Markup(viewer))
 
 
 def read_data(html: str) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from pydantic import (
     model_validator,
 )
 
+from tumoar.vocabulary.notes import Level
+
 MOST_BYTES = 400 * 1024**2  # of an unpacked volume
 MOST_PIXELS = 20_000_000
 
@@ -81,6 +83,9 @@ class _Part(BaseModel):
 class _Note(_Part):
     id: Text
     text: Text
+    level: Level = "review"  # this and what follows are not in pages of older versions
+    action: Text = ""
+    where: Text = ""
 
 
 class _Grid(_Part):

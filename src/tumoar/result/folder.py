@@ -27,11 +27,11 @@ from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.store import labels_to_dict
 from tumoar.numerics.threads import each
 from tumoar.preprocess.case import to_input
-from tumoar.preprocess.quality import Note
 from tumoar.result.native import Delivered, cleaned, deliver, same_space
 from tumoar.result.segmentation import Segmentation, exclusive, organ_mask
 from tumoar.vocabulary.errors import IntegrityError
 from tumoar.vocabulary.labels import LabelTable, Organ, Structure, TumorClass
+from tumoar.vocabulary.notes import Note, needs_review
 from tumoar.vocabulary.tables import to_tsv
 
 __all__ = [
@@ -62,8 +62,8 @@ class Options:
 
 
 def status(notes: Sequence[Note]) -> str:
-    """OK, or NEEDS REVIEW where anything was flagged."""
-    return "NEEDS REVIEW" if notes else "OK"
+    """OK, or NEEDS REVIEW if any note asks for it."""
+    return "NEEDS REVIEW" if needs_review(notes) else "OK"
 
 
 def write_result(
@@ -89,7 +89,7 @@ def write_result(
         whole = {
             **manifest,
             "status": status(notes),
-            "notes": [{"id": n.id, "text": n.text} for n in notes],
+            "notes": [note.to_dict() for note in notes],
             "labels": labels_to_dict(result.table),
             "contrasts": {c.name: asdict(c) for c in result.case.contrasts},
             "volumes": rows,
@@ -108,7 +108,8 @@ def _emptied(rows: Iterable[Mapping[str, Any]], least_cm3: float) -> Iterator[No
 
 def emptied(name: str, least_cm3: float) -> Note:
     """A structure of which removing small parts has left nothing."""
-    return Note("min-volume", f"{name} is empty: no part of it reaches {least_cm3:g} cm³")
+    text = f"empty, no part of it reaches {least_cm3:g} cm³"
+    return Note("min-volume", text, action="lower --min-volume", where=name)
 
 
 def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:

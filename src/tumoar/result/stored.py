@@ -19,10 +19,10 @@ from tumoar.io.manifest import MANIFEST, published, read_manifest, tidy
 from tumoar.io.manifest_schema import RESULT, seal
 from tumoar.io.nifti import read_nifti
 from tumoar.io.outputs import require_empty
-from tumoar.preprocess.quality import Note
 from tumoar.result.masks import label_table, listed, read_mask, structure_names
 from tumoar.result.segmentation import Volume
 from tumoar.vocabulary.labels import LabelTable
+from tumoar.vocabulary.notes import Note
 
 NATIVE = ("native/", "_segmentation.nii.gz")
 
@@ -42,7 +42,7 @@ class Stored:
     @property
     def notes(self) -> tuple[Note, ...]:
         """What a reviewer should know."""
-        return tuple(Note(row["id"], row["text"]) for row in self.manifest["notes"])
+        return tuple(map(Note.from_dict, self.manifest["notes"]))
 
     @property
     def stamps(self) -> tuple[str, ...]:

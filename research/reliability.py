@@ -94,7 +94,8 @@ ROWS = (
     Row("R20", "metamorphic relations", "170",
         "tests/test_metamorphic.py tests/preprocess/test_case.py::test_all_storage_orders_give_the_same_case "
         "tests/preprocess/test_case.py::test_padding_with_zeros_changes_nothing"),
-    Row("R21", "images that do not belong together, and 100 sets that do", "300", "tests/preprocess/test_mixed_up.py"),
+    Row("R21", "images that do not belong together, and 100 sets that do", "300",
+        "tests/preprocess/test_mixed_up.py"),
     Row("R22", "doses and distances against formulas", "500",
         "tests/radiotherapy/test_dvh.py tests/geometry/test_contours.py tests/result/test_scores.py"),
     Row("R23", "round trips of contours and segments", "300",

@@ -228,9 +228,7 @@ def test_slices_missing_at_an_end_are_noted_where_a_counter_tells(tmp_path):
     assert image.notes == (Note("B45", told, action="check that the series is complete"),)
     data = np.random.default_rng(0).normal(400, 50, (40, 40, 40))
     whole = type(image)(data, Grid(data.shape, np.eye(4)), "x", image.notes)
-    assert [str(n) for n in check_image(whole, "T1", "MR")] == [
-        f"B45 {told}; check that the series is complete"
-    ]
+    assert check_image(whole, "T1", "MR") == [*image.notes]
 
 
 @pytest.mark.parametrize(("first", "step"), [(0, 1), (1, 1), (1001, 1), (1, 2), (5, 4)])

@@ -1,5 +1,6 @@
 """A note on its way: from the images to run.json, the stored result, the report and its data."""
 
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -71,8 +72,6 @@ def test_a_result_of_an_older_version_is_read_and_shown(tmp_path, result):
 
 
 def read_manifest_unchecked(folder):
-    import json
-
     manifest = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     del manifest["digest"]
     return manifest

@@ -58,11 +58,11 @@ def test_doses_are_checked_from_python_too(patient):
     folder, result = patient
     dose = read_dose(folder / "RD.dcm")
     path = write_rtdose(folder / "F.dcm", dose.data / 30, dose.grid, "1.2.1", DoseSummationType="FRACTION")
-    with pytest.raises(ChannelError, match="not known to be of the whole course"):
+    with pytest.raises(ChannelError, match="not known to cover the whole course"):
         result.dvh("GTV", path)
     found = result.dvh("GTV", path, fractions=30)
     assert found.dvh.mean == pytest.approx(result.dvh("GTV", dose).dvh.mean, rel=1e-3)
-    assert found.notes == ("the dose is of one fraction, multiplied by 30",)
+    assert found.notes == ("the dose is for one fraction, multiplied by 30",)
     for value in (np.nan, -1.0, np.inf):
         holed = np.array(dose.data)
         holed[10, 10, 10] = value

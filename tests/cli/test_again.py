@@ -58,7 +58,7 @@ def test_to_continue_and_to_replace_at_once_is_refused(segment, tmp_path):
     checkpoints.mkdir()
     (checkpoints / "fit.ckpt").write_text("hours of work")
     code, told = segment("--resume", "--overwrite")
-    assert (code, told.split(" | ")[0]) == (2, "E2-options --resume and --overwrite at once")
+    assert (code, told.split(" | ")[0]) == (2, "E2-options --resume and --overwrite exclude each other")
     assert (checkpoints / "fit.ckpt").exists()
 
 

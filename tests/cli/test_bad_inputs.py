@@ -58,7 +58,7 @@ def test_bad_input(row, tmp_path, capfd, monkeypatch):
         assert last.split()[0] in {f"E{row.code}-{id}" for id in (row.id, *row.others)}, last
         assert row.text in last
     else:
-        assert "dry run: everything is in order" in last
+        assert "dry run: all checks passed" in last
         found = re.findall(r"note: (B\d+) \w+: ", told.err)
         assert tuple(found) == row.notes
 
@@ -150,7 +150,7 @@ def test_checkpoints_damaged_or_of_another_run(segment, tmp_path):
         assert segment(watch=stopping("sample", 15))[0] == 130
         assert not (tmp_path / "out").exists()
         assert any(folder.iterdir())
-        assert segment()[0] == 2  # B60: an interrupted run is there
+        assert segment()[0] == 2  # B60: the output has an interrupted run
         assert segment("--resume", "--seed", 9)[0] == 12
         spoil(*spoiled)
         assert segment("--resume")[0] == 0

@@ -78,7 +78,7 @@ def test_a_structure_with_slices_missing_is_never_green(plan, tmp_path, capfd):
     assert code == 0, err
     assert lights(out) == [("OpticChiasm", "green"), ("Brainstem", "gray")]
     verdict = next(row for row in rows(tmp_path / "d" / "limits.tsv") if row["structure"] == "Brainstem")
-    assert "no contours over 6 mm within it: slices may be missing" in verdict["note"]
+    assert "gap of 6 mm without contours: slices may be missing" in verdict["note"]
 
 
 def test_parts_that_do_not_lie_over_one_another_are_judged(plan, capfd):
@@ -129,7 +129,7 @@ def test_a_structure_without_a_frame_of_reference_among_others_is_noted(plan, ca
 
     code, out, err = call(capfd, *plan({"Brainstem": box(), "Ring": box(-12.0)}, edit))
     assert code == 0, err
-    assert "note: Ring names no frame of reference: taken to lie in that of the others" in out.splitlines()
+    assert "note: Ring names no frame of reference: assumed to be that of the others" in out.splitlines()
 
 
 def test_doubts_stand_beside_the_lights_in_the_table(plan, tmp_path, capfd):

@@ -247,7 +247,7 @@ def test_notes_and_sources_stand_in_the_report(folder, capfd, tmp_path):
     (tmp_path / "mine.toml").write_text('[[limit]]\nstructure = "GTV"\nmetric = "max"\nlimit = 90\n')
     call(capfd, "dose", out, "--dose", path, "--fractions", 30, "--limits", tmp_path / "mine.toml")
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "the dose is of one fraction, multiplied by 30" in page
+    assert "the dose is for one fraction, multiplied by 30" in page
 
 
 def test_refusals(folder, capfd):

@@ -71,7 +71,7 @@ def test_what_cannot_be_told_apart_is_never_guessed(tmp_path):
     )
     (found,) = find_subjects(tmp_path)
     assert found.code == 5
-    assert "2 images may be the T1c | found: acq-a, acq-b | do: choose with --prefer acq-a" in found.problem
+    assert "2 images could be the T1c | found: acq-a, acq-b | do: choose with --prefer acq-a" in found.problem
     (found,) = find_subjects(tmp_path, ["acq-b"])
     assert found.images["T1c"].endswith("acq-b_ce-gd_T1w.nii.gz")
     with pytest.raises(UsageError, match="E2-prefer"):
@@ -91,10 +91,10 @@ def test_everybody_who_is_missing_something_is_listed(tmp_path):
 
 
 def test_folders_that_hold_nobody_and_names_that_clash(tmp_path):
-    with pytest.raises(UsageError, match="E2-B61 no subjects here"):
+    with pytest.raises(UsageError, match="E2-B61 no subjects found"):
         find_subjects(tmp_path)
     dataset(tmp_path, "sub-a/anat/sub-a_FLAIR.nii.gz", "sub-A/anat/sub-A_FLAIR.nii.gz")
-    with pytest.raises(UsageError, match="is there twice"):
+    with pytest.raises(UsageError, match="appears twice"):
         find_subjects(tmp_path)
 
 

@@ -219,10 +219,10 @@ def numbered(first, step=1):
 def test_slices_missing_at_an_end_are_noted_where_a_counter_tells(tmp_path):
     for path in series(tmp_path / "acquisition", edit=numbered(1), ImagesInAcquisition=str(COUNT))[26:]:
         path.unlink()
-    assert notes(tmp_path / "acquisition") == ["26 slices here, but its acquisition counts 36"]
+    assert notes(tmp_path / "acquisition") == ["26 slices found, but the acquisition has 36"]
     for path in series(tmp_path / "numbers", edit=numbered(1))[:10]:
         path.unlink()
-    told = "numbers of its slices run from 11 to 36, but there are 26"
+    told = "slice numbers run from 11 to 36, but 26 slices were found"
     assert notes(tmp_path / "numbers") == [told]
     image = read_image(tmp_path / "numbers")
     assert image.notes == (Note("B45", told, action="check that the series is complete"),)

@@ -109,7 +109,7 @@ def test_a_manifest_outside_its_schema_is_refused(out, changes, found):
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "structures/../../secret"])
 def test_names_that_leave_the_folder_are_refused(out, name):
     rewrite(out, files={name: "0" * 64})
-    with pytest.raises(IntegrityError, match="names a file elsewhere"):
+    with pytest.raises(IntegrityError, match="names a file outside its folder"):
         read_manifest(out)
 
 

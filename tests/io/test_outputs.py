@@ -139,7 +139,7 @@ def test_a_result_is_never_replaced_by_scores(tmp_path):
 def test_a_model_replaces_no_file(tmp_path):
     require_new_model(tmp_path / "model.npz")
     (tmp_path / "model.npz").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(IntegrityError, match="E12-B57 the model would replace a file"):
+    with pytest.raises(IntegrityError, match="E12-B57 the model file already exists"):
         require_new_model(tmp_path / "model.npz")
 
 
@@ -196,7 +196,7 @@ def test_a_folder_that_is_closed_to_us_is_refused(tmp_path, monkeypatch):
         raise PermissionError(13, "closed")
 
     monkeypatch.setattr(Path, "iterdir", closed)
-    with pytest.raises(OutputError, match="E9-B58 cannot look into the output folder"):
+    with pytest.raises(OutputError, match="E9-B58 cannot read the output folder"):
         require_place(tmp_path / "closed")
 
 
@@ -205,9 +205,9 @@ def test_a_current_folder_that_is_gone_hinders_only_relative_names(tmp_path, mon
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     require_place(tmp_path / "out", [tmp_path / "scan"])
-    with pytest.raises(UsageError, match="E2-folder the current folder is gone"):
+    with pytest.raises(UsageError, match="E2-folder the current folder no longer exists"):
         require_place(Path("out"))
-    with pytest.raises(UsageError, match="E2-folder the current folder is gone"):
+    with pytest.raises(UsageError, match="E2-folder the current folder no longer exists"):
         require_place(tmp_path / "out", ["scan"])
 
 

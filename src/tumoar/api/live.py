@@ -1,4 +1,4 @@
-"""A result in memory, as `tumoar.segment` returns it where no output folder is given."""
+"""A result in memory, as `tumoar.segment` returns it without an output folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tumoar.vocabulary.notes import Note
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Segmentation(segmentation.Segmentation, Result):
-    """A result in memory, on 1 mm voxels around the head; `outcome` tells how it was computed."""
+    """A result in memory, on 1 mm voxels around the head; `outcome` describes the run."""
 
     outcome: Outcome | None = None
     margins: Margins | None = None
@@ -63,17 +63,17 @@ class Segmentation(segmentation.Segmentation, Result):
 
     @property
     def stamps(self) -> tuple[str, ...]:
-        """What sets the run apart, such as "fast"."""
+        """Marks of the run, such as "fast"."""
         return () if self.outcome is None else self.outcome.job.stamps
 
     @property
     def contrasts(self) -> tuple[str, ...]:
-        """The images that were given."""
+        """Names of the input images."""
         return tuple(given.name for given in self.case.inputs)
 
     @property
     def reference(self) -> str:
-        """The image that set the space of the case."""
+        """The image that defines the space of the case."""
         return self.case.reference
 
     @property
@@ -97,7 +97,7 @@ class Segmentation(segmentation.Segmentation, Result):
 
     @cached_property
     def _targets(self) -> dict[str, Mask]:
-        """CTV and PTV, where margins were asked for."""
+        """CTV and PTV, if margins were requested."""
         if self.margins is None:
             return {}
         fluid = self.labels == self.table.structures[self.table.l("CSF")].index
@@ -105,12 +105,12 @@ class Segmentation(segmentation.Segmentation, Result):
         return {row["name"]: mask for row, mask in found}
 
     def labels_on(self, contrast: str) -> Image:
-        """The label map on the voxels of an image as it was given."""
+        """Label map on the voxels of an input image."""
         found = deliver(self, known_contrast(contrast, self.contrasts))
         return Image(found.labels, found.grid)
 
     def mask(self, name: str) -> Mask:
-        """(X, Y, Z) one structure or margin, by TG-263 name; organs are not cut by tumor."""
+        """(X, Y, Z) mask of a structure or margin, by TG-263 name; organs are not cut by tumor."""
         if name in ("CTV", "PTV"):
             return self._targets[known_name(name, self.structures)]
         mask = _voted(self, name)
@@ -118,7 +118,7 @@ class Segmentation(segmentation.Segmentation, Result):
         return cleaned(mask, self.case.grid, least)[0] if least > 0 else mask
 
     def volume(self, name: str) -> Volume:
-        """The structure's volume, as outlined and over the samples."""
+        """Volume of a structure, as outlined and over the samples."""
         if name in self._targets:
             return Volume(float(self._targets[name].sum()) * self.case.grid.voxel_volume / 1000)
         return super().volume(name)
@@ -126,7 +126,7 @@ class Segmentation(segmentation.Segmentation, Result):
     def report(self, path: str | Path, *, keep_face: bool | None = None) -> None:
         """Write the report, one page that opens offline.
 
-        Its images show no face unless the run was asked to keep it, or `keep_face` is given here.
+        Its images show no face unless the run used `keep_face`, or it is given here.
         """
         keep_face = self._job.keep_face if keep_face is None else keep_face
         notes = [note.to_dict() for note in self.notes]
@@ -142,10 +142,10 @@ class Segmentation(segmentation.Segmentation, Result):
             add_margins(Path(folder), self.margins)
 
     def dvh(self, name: str, dose: Image | str | Path, *, fractions: int | None = None) -> Sampled:
-        """Dose-volume histogram of a structure, and of its samples where they were kept.
+        """Dose-volume histogram of a structure, and of its samples if they were kept.
 
-        Both are measured alike on the voxels of the case, and both leave out what the outline leaves out.
-        `fractions` says that the dose, a file, is of one of so many equal fractions.
+        Both use the voxels of the case, and both omit tumor that the outline omits. If the dose file is for
+        one of several equal fractions, give their number as `fractions`.
         """
         if isinstance(dose, Image):
             require_dose(dose)
@@ -164,15 +164,13 @@ class Segmentation(segmentation.Segmentation, Result):
         return Sampled(outline, samples, given.notes)
 
     def to_rtstruct(self, reference: str | Path, path: str | Path, *, smooth: bool = False) -> None:
-        """Write contours on the slices of a series that was segmented (see `tumoar export` for others)."""
+        """Write contours on the slices of a segmented series (for others use `tumoar export`)."""
         series = series_at(reference)
         self._require_patient(series.person, "the series")
         grid, _ = grid_of(series)
         name = next((given.name for given in self.case.inputs if given.grid == grid), None)
         if name is None:
-            raise GeometryError(
-                "B33", "the series is none of the images that were segmented", found=series.name
-            )
+            raise GeometryError("B33", "the series was not segmented", found=series.name)
         votes, least = deliver(self, name).votes, self._options.least_cm3
         rois = []
         for organ in (self.table.organ(name) for name in self._organs):
@@ -191,7 +189,7 @@ class Segmentation(segmentation.Segmentation, Result):
 
     @cached_property
     def _manifest(self) -> dict[str, Any]:
-        """What a folder would say of the run."""
+        """Manifest that a folder would have."""
         if self.outcome is not None and self.outcome.manifest is not None:
             return dict(self.outcome.manifest)
         return describe(self, {}, self._job, "", use_threads(None))

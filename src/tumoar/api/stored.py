@@ -27,14 +27,14 @@ class StoredResult(stored.Stored, Result):
     """A result on disk, on the voxels of its reference image."""
 
     def report(self, path: str | Path) -> None:
-        """Write the report, one page that opens offline, made again from the data of the stored page."""
+        """Write the report, one page that opens offline, rendered from the data of the stored page."""
         replace_text(Path(path), render(self._page()))
 
     def dvh(self, name: str, dose: Image | str | Path, *, fractions: int | None = None) -> Sampled:
-        """Dose-volume histogram of a structure, and of its samples where they were saved.
+        """Dose-volume histogram of a structure, and of its samples if they were saved.
 
-        `fractions` says that the dose, a file, is of one of so many equal fractions. The notes say so where
-        the patient could not be compared.
+        If the dose file is for one of several equal fractions, give their number as `fractions`. The notes
+        say if the patient could not be compared.
         """
         name = self._known(name)
         if isinstance(dose, Image):
@@ -60,7 +60,7 @@ class StoredResult(stored.Stored, Result):
         return read_page(listed(self.folder, self.manifest, REPORT))
 
     def _pictures(self) -> list[dict[str, Any]]:
-        """Those of the report; none if that shows the whole head."""
+        """Pictures of the report; none if they show the whole head."""
         try:
             page = self._page()
         except TumoarError:
@@ -70,6 +70,6 @@ class StoredResult(stored.Stored, Result):
 
 
 def load_result(folder: str | Path) -> StoredResult:
-    """A finished result of `tumoar segment`, every file checked against its manifest."""
+    """Load a finished result of `tumoar segment` and check every file against its manifest."""
     place = absolute(folder)
     return StoredResult(place, read_manifest(place))

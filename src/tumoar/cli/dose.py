@@ -1,4 +1,4 @@
-"""`tumoar dose`: what every structure gets of a dose, against limits and references."""
+"""`tumoar dose`: dose to every structure, compared with limits and references."""
 
 from __future__ import annotations
 
@@ -31,23 +31,25 @@ def dose(
     ],
     fractions: Annotated[
         int | None,
-        typer.Option(metavar="N", help="The dose is of one of N equal fractions (1: of the whole course)."),
+        typer.Option(metavar="N", help="The dose is for one of N equal fractions (1: for the whole course)."),
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(metavar="RS.dcm", help="Other outlines to compare with.")
+        Path | None, typer.Option(metavar="RS.dcm", help="Other outlines, for comparison.")
     ] = None,
-    limits: Annotated[Path | None, typer.Option(help="Limits, TOML, instead of the package's.")] = None,
+    limits: Annotated[
+        Path | None, typer.Option(help="TOML file with limits, instead of the built-in ones.")
+    ] = None,
     names: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="BRSTEM=Brainstem", help="What a structure of an RTSTRUCT file is."),
+        typer.Option("--map", metavar="BRSTEM=Brainstem", help="Match a structure of an RTSTRUCT file."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for tables and curves (default: into a result)."),
+        typer.Option("--output", "-o", help="Folder for tables and curves (default: the result)."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the doses that are there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing doses.")] = False,
 ) -> None:
-    """Dose-volume histograms: D5, D50, D95, D0.03cc, mean; a traffic light of limits."""
+    """Compute dose-volume histograms and check dose limits."""
     from tumoar.io.dose import load_dose
     from tumoar.io.manifest import read_manifest
     from tumoar.io.outputs import require_empty
@@ -71,7 +73,7 @@ def dose(
     notes = [*given.notes, *doubts]
     for note in (*notes, *found.notes, *(other.notes if other else ())):
         typer.echo(f"note: {note}")
-    for line in dict.fromkeys(f"{i.given} is taken for {i.name}" for i in (*ours, *theirs) if i.given):
+    for line in dict.fromkeys(f"{i.given} is matched to {i.name}" for i in (*ours, *theirs) if i.given):
         typer.echo(line)
     rows = [
         *_rows(ours, "result" if is_result else "structures", notes),
@@ -104,7 +106,7 @@ def _limits(path: Path | None) -> tuple[Limit, ...]:
 
 
 def _require_mapped(pairs: Mapping[str, str], found: Sequence[Dosed]) -> None:
-    """Every --map must name a structure that is there: a misspelled one would change nothing in silence."""
+    """Refuse a --map that matches no structure: a misspelled one would be ignored silently."""
     there = sorted({item.given or item.name for item in found})
     absent = [name for name in pairs if name not in there]
     if absent:
@@ -112,12 +114,12 @@ def _require_mapped(pairs: Mapping[str, str], found: Sequence[Dosed]) -> None:
             "map",
             f"no structure '{printable(absent[0])}' in the RTSTRUCT files",
             found=(", ".join(there[:MOST_SHOWN]) or "none") + (" …" if len(there) > MOST_SHOWN else ""),
-            do="check the name, which is compared letter by letter",
+            do="check spelling and letter case",
         )
 
 
 def _rows(found: Sequence[Dosed], source: str, notes: Sequence[str]) -> list[dict[str, Any]]:
-    """Figures of every structure; with samples also the central 90 % of mean, D5 and D0.03cc."""
+    """Figures of every structure; with samples, also the central 90 % of mean, D5 and D0.03cc."""
     import numpy as np
 
     rows = []
@@ -146,17 +148,17 @@ def _cell(value: float | None) -> Any:
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row for the page, whose numbers are all finite."""
+    """A row for the report, with finite numbers only."""
     return {k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
 def _judged(limits: Sequence[Limit], measured: Measured, dose: GivenDose, *, is_own: bool) -> list[Verdict]:
-    """A verdict on every limit, gray where no structure has its name; notes on the dose stand in each."""
+    """Verdict on every limit, gray without a matching structure; each includes notes on the dose."""
     from tumoar.radiotherapy.limits import judge, missing
     from tumoar.vocabulary.aliases import canonical_name
 
     found = measured.structures
-    # A name of ours that was mapped away, or taken by another structure, is not its own any more.
+    # One of our names that was mapped away, or used by another structure, no longer counts.
     by_name = {i.given: i for i in found if i.given and canonical_name(i.given) in (None, i.name)}
     by_name |= {item.name: item for item in found}
     verdicts = []
@@ -169,21 +171,21 @@ def _judged(limits: Sequence[Limit], measured: Measured, dose: GivenDose, *, is_
             continue
         verdict = judge(replace(limit, structure=item.name), item.found.dvh, item.found.samples)
         note = "; ".join(text for text in (verdict.note, item.lacking, *dose.notes) if text)
-        is_unknown = dose.is_low or bool(item.lacking)  # more dose, or more of the structure, may be hidden
+        is_unknown = dose.is_low or bool(item.lacking)  # dose, or part of the structure, may be missing
         light = "gray" if is_unknown and verdict.light != "red" else verdict.light
         verdicts.append(replace(verdict, note=note, light=light))
     if is_own and not any(v.is_matched for v in verdicts):
         raise UsageError(
             "limits",
-            "no limit names a structure that is there",
+            "no limit matches a structure",
             found=", ".join(sorted({limit.structure for limit in limits})[:MOST_SHOWN]),
-            do="check the names, or say which structure is meant with --map",
+            do="check the names, or match structures with --map",
         )
     return verdicts
 
 
 def _doubted(verdict: Verdict, doubts: Iterable[str]) -> dict[str, Any]:
-    """A row of limits.tsv: who looks at the table alone has to read what could not be checked."""
+    """Row of limits.tsv, including what could not be checked."""
     row = verdict.row()
     more = doubts if verdict.is_matched else ()
     return row | {"note": "; ".join(text for text in (row["note"], *more) if text)}
@@ -202,12 +204,12 @@ def _tell(verdict: Verdict) -> None:
 
 
 def _tell_unmatched(verdicts: Sequence[Verdict], found: Sequence[Dosed], *, is_own: bool) -> None:
-    """What was not judged: limits without a structure, and structures without a limit."""
+    """Print what was not judged: limits without a structure, and structures without a limit."""
     reasons = dict.fromkeys(v.note for v in verdicts if not v.is_matched)
     for reason in reasons:
         absent = dict.fromkeys(v.limit.structure for v in verdicts if not v.is_matched and v.note == reason)
         text = f": {', '.join(absent)}: {reason}"
-        # One's own limits are there to be judged by: that they were not must not be lost in a long table.
+        # The user's own limits matter: that they were not judged must not get lost in a long table.
         typer.echo(f"NOT JUDGED{text}" if is_own else f"not judged{text}", err=is_own)
     judged = {v.limit.structure for v in verdicts if v.is_matched}
     free = [item.name for item in found if item.name not in judged]
@@ -225,7 +227,7 @@ def _write(
     *,
     overwrite: bool,
 ) -> None:
-    """Tables and curves into a folder of their own, or into the result, with its report."""
+    """Write tables and curves to a separate folder, or to the result and its report."""
     from tumoar.io.files import absolute
     from tumoar.io.outputs import new_folder
     from tumoar.report import read_page, render

@@ -1,4 +1,4 @@
-"""`tumoar evaluate`: outlines against references, one patient or many, and against other outlines."""
+"""`tumoar evaluate`: compare results of one or many patients with references and other results."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def evaluate(
     results: Annotated[list[Path], typer.Argument(help="Result folders, or label maps.", show_default=False)],
     reference: Annotated[
         list[Path],
-        typer.Option(help="Label map, mask, RTSTRUCT or DICOM-SEG of each result, in the same order."),
+        typer.Option(help="Label map, mask, RTSTRUCT or DICOM-SEG for each result, in the same order."),
     ],
     values: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=1,3",
-            help="What values of the references mean; GTV+Edema=1,2 for a union. Default: as in results.",
+            help="Values of the references; GTV+Edema=1,2 for a union. Default: as in results.",
         ),
     ] = None,
     map_: Annotated[
@@ -41,20 +41,18 @@ def evaluate(
         typer.Option(
             "--map",
             metavar="BRSTEM=Brainstem",
-            help="What a name in the references stands for; common spellings are known.",
+            help="Match a name in the references; common spellings are known.",
         ),
     ] = None,
     against: Annotated[
-        list[Path] | None, typer.Option(help="Other results of the same patients, to compare with.")
+        list[Path] | None, typer.Option(help="Other results of the same patients, for comparison.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for tables and box plots.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the scores that are there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing scores.")] = False,
 ) -> None:
-    """Dice, Hausdorff distance (95 %), surface distances and volumes against references."""
+    """Compute Dice, Hausdorff distance (95 %), surface distances and volumes."""
     from tumoar.io.outputs import require_empty
     from tumoar.radiotherapy.agreement import names_of
     from tumoar.vocabulary.aliases import parse_map
@@ -106,7 +104,7 @@ def evaluate(
 
 
 def parse_values(given: Sequence[str], known: Sequence[str]) -> Values:
-    """Structures, or unions of them, and the values that stand for them in the references."""
+    """Parse structures, or unions of them, and their values in the references."""
     out: dict[str, Sequence[int]] = {}
     for text in given:
         name, _, numbers = (part.strip() for part in text.partition("="))
@@ -116,7 +114,7 @@ def parse_values(given: Sequence[str], known: Sequence[str]) -> Values:
         if not VALUES.fullmatch(numbers):
             raise UsageError("evaluate", f"no values in '{printable(text)}'", do="write NAME=1,3")
         if len(set(parts)) < len(parts) or any(set(parts) == set(other.split("+")) for other in out):
-            raise UsageError("evaluate", f"{name} is given twice", do="give all of its values at once")
+            raise UsageError("evaluate", f"{name} is given twice", do="give all its values together")
         out[name] = sorted({int(n) for n in numbers.split(",")})
     return out
 
@@ -124,7 +122,7 @@ def parse_values(given: Sequence[str], known: Sequence[str]) -> Values:
 def _scored(
     results: Sequence[Path], references: Sequence[Path], meaning: Values, given: Mapping[str, str]
 ) -> list[Scored]:
-    """Every result against its reference; a name that is mapped must be in one of the references."""
+    """Score every result; a mapped name must occur in at least one reference."""
     from tumoar.radiotherapy.agreement import score
 
     found = [score(a, b, meaning, given) for a, b in zip(results, references)]
@@ -133,13 +131,13 @@ def _scored(
         raise UsageError(
             "map",
             f"no structure '{printable(absent[0])}' in the references",
-            do="check the name, which is compared letter by letter",
+            do="check spelling and letter case",
         )
     return found
 
 
 def _require_suited(references: Sequence[Path], meaning: Values, given: Mapping[str, str]) -> None:
-    """Values are those of label maps, names those of structure sets."""
+    """Refuse --values for structure sets and --map for label maps."""
     from tumoar.radiotherapy.agreement import is_nifti
 
     for path in references:
@@ -150,7 +148,7 @@ def _require_suited(references: Sequence[Path], meaning: Values, given: Mapping[
 
 
 def _told_apart(paths: Sequence[Path]) -> list[str]:
-    """The names of results; of several that are named alike, all but the first are numbered."""
+    """Names of results, numbered if they repeat."""
     from tumoar.io.files import absolute
 
     names = [absolute(path).name for path in paths]
@@ -165,7 +163,7 @@ def _tell_notes(names: Sequence[str], scored: Sequence[Scored]) -> None:
 
 
 def _names(scores: Sequence[Mapping[str, Scores]]) -> list[str]:
-    """Of all structures that any patient has."""
+    """Names of all structures that any patient has."""
     return list(dict.fromkeys(name for of_patient in scores for name in of_patient))
 
 

@@ -1,4 +1,4 @@
-"""`tumoar report`: the page of a finished result, made again."""
+"""`tumoar report`: render the report of a finished result again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 def report(
     folder: Annotated[Path, typer.Argument(help="A finished result.", show_default=False)],
 ) -> None:
-    """Make the report of a finished result again, from what its page holds."""
+    """Render the report of a finished result again, from the data in its page."""
     from tumoar.io.files import absolute
     from tumoar.report import read_page, render
     from tumoar.result.folder import REPORT, added, read_manifest

@@ -1,4 +1,4 @@
-"""One subject from beginning to end: a process of its own, watched over, tried again, and recorded."""
+"""Run one subject in its own process: supervise, retry and record it."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tumoar.vocabulary.errors import (
     not_written,
 )
 
-POLL = 0.5  # seconds between looks at a process
-GRACE = 10.0  # seconds that a process has to end by itself
-PAUSE = 5.0  # seconds before the second attempt; each further one waits twice as long
+POLL = 0.5  # seconds between checks of a process
+GRACE = 10.0  # seconds for a process to end by itself
+PAUSE = 5.0  # seconds before the second attempt; doubled for each further one
 LARGEST_RECORD = 1 << 20
 LONGEST_LINE = 1 << 16
 MAY_HELP = (OutputError.exit_code, ResourceError.exit_code, BusyError.exit_code)
-"""A full disk, scarce memory and another run may be gone the next time; a bad image stays one."""
+"""Exit codes of temporary problems (full disk, low memory, another run); a bad image stays bad."""
 _REFUSAL = re.compile(r"E\d+-\S+ .+")
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _ITK_THREADS = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
@@ -54,7 +54,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a subject's turn ended: "done", "skipped" (it was done already), "failed" or "stopped"."""
+    """Outcome of a subject: "done", "skipped" (already done), "failed" or "stopped"."""
 
     name: str
     state: str
@@ -69,23 +69,23 @@ class Outcome:
 
 
 class Usage(NamedTuple):
-    """What a process has taken: seconds of all its cores, and resident memory at its peak in 10⁹ bytes."""
+    """Resources of a process: CPU seconds, and peak resident memory in 10⁹ bytes."""
 
     cpu_seconds: float = 0.0
     peak_gb: float = 0.0
 
 
 class End(NamedTuple):
-    """How a process ended; a negative code is the signal that ended it."""
+    """End of a process; a negative code is the signal that ended it."""
 
     code: int
     reason: str
     usage: Usage = Usage()
-    is_final: bool = True  # another attempt would end the same way
+    is_final: bool = True  # another attempt would not help
 
 
 class StoppedError(Exception):
-    """Nobody waits for this subject any more."""
+    """The subject is no longer wanted."""
 
 
 def supervise(
@@ -94,7 +94,7 @@ def supervise(
     tell: Tell = lambda event: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run a subject, unless the very same result is there; its outcome is also left as a record."""
+    """Run a subject unless the same result exists, and record its outcome."""
     start = time.monotonic()
     cpu, peak, attempts = 0.0, 0.0, 0
     try:
@@ -114,7 +114,7 @@ def supervise(
                 _wait(PAUSE * 2 ** (attempts - 1), stopped)
             if end.code == 0:
                 with added(order.result(subject.name), cohort={"request": request}):
-                    pass  # no file, but who it is
+                    pass  # no files, but the identity
                 publish_tree(subject, order)
     except TumoarError as refusal:
         end = End(refusal.exit_code, str(refusal))
@@ -136,14 +136,14 @@ def supervise(
 
 
 def failed(subject: Subject, order: Order, refusal: TumoarError) -> Outcome:
-    """The outcome of a subject that could not be watched to its end, recorded."""
+    """Record the failure of a subject that could not be supervised to its end."""
     outcome = Outcome(subject.name, "failed", refusal.exit_code, str(refusal))
     write_record(subject, order, outcome)
     return outcome
 
 
 def _skipped(subject: Subject, order: Order) -> Outcome:
-    """The result is there; so must be its place in the tree, and a record that says so."""
+    """Skip a subject whose result exists; make sure that it is in the tree and recorded."""
     publish_tree(subject, order)
     if read_record(order, subject.name).state != "done":
         write_record(subject, order, Outcome(subject.name, "done"))
@@ -151,7 +151,7 @@ def _skipped(subject: Subject, order: Order) -> Outcome:
 
 
 def write_record(subject: Subject, order: Order, outcome: Outcome) -> None:
-    """Leave the outcome beside the log, for the summary; files are not named."""
+    """Write the outcome next to the log, for the summary, without file names."""
     outcome = replace(outcome, reason=without_names(outcome.reason, subject))
     path = order.log(outcome.name, ".json")
     try:
@@ -162,7 +162,7 @@ def write_record(subject: Subject, order: Order, outcome: Outcome) -> None:
 
 
 def read_record(order: Order, name: str) -> Outcome:
-    """The outcome of a subject's last run; one without a state if there is none that can be read."""
+    """Read the outcome of a subject's last run; its state is empty if it cannot be read."""
     try:
         content = read_bytes(order.log(name, ".json"), "a record", LARGEST_RECORD)
         return TypeAdapter(Outcome).validate_json(content)
@@ -171,7 +171,7 @@ def read_record(order: Order, name: str) -> Outcome:
 
 
 def is_finished(result: Path, request: str) -> bool:
-    """Whether a result is whole, and that of this request."""
+    """Whether a result is complete and belongs to this request."""
     try:
         about = read_manifest(result).get("cohort", {})
     except TumoarError:
@@ -198,7 +198,7 @@ def fingerprint(path: Path) -> str:
 
 
 def _request(subject: Subject, order: Order) -> str:
-    """SHA-256 of images, flags and version: what a finished result is recognized by."""
+    """SHA-256 of images, flags and version, to recognize a finished result."""
     if order.version != __version__:
         raise UsageError(
             "version", "this worker has another version", found=__version__, do=f"install {order.version}"
@@ -211,14 +211,14 @@ def _request(subject: Subject, order: Order) -> str:
 
 
 def _attempt(subject: Subject, order: Order, attempt: int, tell: Tell, stopped: Callable[[], bool]) -> End:
-    """Start the process and watch it to its end."""
+    """Start the process and supervise it to its end."""
     log = order.log(subject.name, ".txt")
     threads = str(min(order.limits.threads, cores()))
     environment = os.environ | dict.fromkeys((*_THREADS, _ITK_THREADS), threads)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         if attempt == 1:
-            log.unlink(missing_ok=True)  # a pipe in its place would be waited for
+            log.unlink(missing_ok=True)  # opening a pipe in its place would block
         with open(log, "xb" if attempt == 1 else "ab") as file:
             begin = file.tell()
             child = subprocess.Popen(
@@ -245,7 +245,7 @@ def _attempt(subject: Subject, order: Order, attempt: int, tell: Tell, stopped: 
 
 
 def _write_log(child: subprocess.Popen[bytes], log: Path, subject: Subject) -> None:
-    """Write what a process says to its log, line by line, without names of files; a full disk loses lines."""
+    """Copy output of a process to its log without file names; lines are lost if the disk is full."""
     assert child.stdout is not None
     with child.stdout as said:
         for line in iter(lambda: said.readline(LONGEST_LINE), b""):
@@ -271,7 +271,7 @@ def _watch(
     tell: Tell,
     stopped: Callable[[], bool],
 ) -> End:
-    """Follow a process; end it where it takes too long, too much, or is no longer wanted."""
+    """Supervise a process; end it if it exceeds its limits or is no longer wanted."""
     start, used, last = time.monotonic(), Usage(), ""
     limits = order.limits
     while True:
@@ -286,7 +286,7 @@ def _watch(
             _end(child, signal.SIGKILL)
             refusal = ResourceError(
                 "memory",
-                "it took more memory than allowed",
+                "memory limit exceeded",
                 found=f"{used.peak_gb:.1f} GB",
                 do=f"allow more than {limits.gb:g} GB with --max-memory",
             )
@@ -295,9 +295,9 @@ def _watch(
             _end(child, signal.SIGTERM)
             refusal = ResourceError(
                 "time",
-                "it took longer than allowed",
+                "time limit exceeded",
                 found=f"{limits.minutes:g} minutes",
-                do="run the cohort again to continue it, with a longer --timeout",
+                do="run the cohort again with a longer --timeout to continue it",
             )
             return End(refusal.exit_code, str(refusal), used)
         if stopped():
@@ -314,7 +314,7 @@ def _ended(code: int, refusal: str, used: Usage) -> End:
 
 
 def _told(log: BinaryIO, last: str, tell: Tell) -> str:
-    """Pass on the newest step that the log tells of; returns the last refusal in it."""
+    """Report the latest progress in the log; return its last refusal."""
     step = None
     for line in log:
         text = line.decode(errors="replace").strip()
@@ -329,7 +329,7 @@ def _told(log: BinaryIO, last: str, tell: Tell) -> str:
 
 
 def _end(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
-    """End a process and what it has started, gently at first if told so."""
+    """End a process and its children, gently first if requested."""
     if child.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, how)
@@ -344,7 +344,7 @@ def _end(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
 
 
 def usage(pid: int, before: Usage) -> Usage:
-    """What a process has taken by now; what it had `before` if it is gone."""
+    """Resources of a process so far; `before` if it has ended."""
     import psutil
 
     try:

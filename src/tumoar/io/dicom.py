@@ -1,7 +1,8 @@
-"""CT and MR series: what a folder holds, and one series as an image on its grid.
+"""Read CT and MR series from folders.
 
-Geometry comes from ImagePositionPatient, ImageOrientationPatient and PixelSpacing alone, slice by slice. A
-series that is not one even stack of parallel slices is refused, never stretched, rectified or picked from.
+Geometry comes only from ImagePositionPatient, ImageOrientationPatient and PixelSpacing of each slice. A
+series that is not one evenly spaced stack of parallel slices is refused; it is never stretched, rectified or
+subsampled.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ SAME_PLACE = 0.01  # mm
 UNEVEN, UNEVEN_MM = 0.01, 0.05  # of the spacing, or mm
 SHEAR = 1e-3
 MOST_FRAMES = 20_000  # of one file
-MOST_SCALE = 1e9  # of slope and intercept; whole numbers up to it are exact
+MOST_SCALE = 1e9  # of slope and intercept; integers up to it are exact
 
 Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """One frame of one file: its place and directions (LPS), and how its values are scaled."""
+    """One frame of one file: position and directions (LPS), and scaling of its values."""
 
     path: Path
     frame: int
@@ -75,7 +76,7 @@ class Slice:
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Slices that belong together, not yet known to be one even stack; `person` is never shown."""
+    """Slices that belong together, not yet checked to be one even stack; `person` is never shown."""
 
     modality: str
     slices: tuple[Slice, ...]
@@ -94,15 +95,15 @@ class Series:
 
     @property
     def name(self) -> str:
-        """What it is called in tables and messages: nothing from its text."""
+        """Name for tables and messages; it contains no text of the header."""
         return f"{self.modality} series of {len(self.slices)} slices"
 
 
-# ---- what a folder holds -----------------------------------------------------------------------------------
+# ---- content of a folder -----------------------------------------------------------------------------------
 
 
 def find_series(folder: Path) -> list[Series]:
-    """All CT and MR series below a folder, in the order of their numbers; other objects are passed over."""
+    """Find all CT and MR series below a folder, sorted by series number; other objects are skipped."""
     groups: dict[tuple[object, ...], list[tuple[Path, Dataset]]] = {}
     for path, data in slices_in(folder):
         with refusing(path):
@@ -113,7 +114,7 @@ def find_series(folder: Path) -> list[Series]:
 
 
 def _gaps(series: Series, found: Sequence[Series]) -> tuple[Note, ...]:
-    """What its counters say that the folder lacks; stacks of one series are counted together."""
+    """Note missing slices according to the counters; stacks of one series are counted together."""
     headers = [h for other in found if other.uid == series.uid for h in other.headers.values()]
     if any("PerFrameFunctionalGroupsSequence" in h for h in headers):
         return ()
@@ -122,7 +123,7 @@ def _gaps(series: Series, found: Sequence[Series]) -> tuple[Note, ...]:
 
 
 def _key(data: Dataset, name: str) -> tuple[object, ...]:
-    """What slices of one stack have in common: series, size, directions, echo."""
+    """Key that all slices of one stack share: series, size, directions, echo."""
     if "PerFrameFunctionalGroupsSequence" in data:
         return data.get("SeriesInstanceUID"), data.get("SOPInstanceUID")
     turned = tuple(np.round(directions(data, name).ravel(), 2) + 0.0)
@@ -135,7 +136,7 @@ def _series(members: Sequence[tuple[Path, Dataset]]) -> Series:
         slices = tuple(s for p, data in members for s in _slices(p, data))
         for _, data in members:
             for keyword in (*STUDY, "SeriesInstanceUID", "SOPInstanceUID", "SpecificCharacterSet"):
-                data.get(keyword)  # decoded now, within reach of a refusal
+                data.get(keyword)  # decode now, where errors become refusals
         frames = {str(d.get("FrameOfReferenceUID") or "") for _, d in members}
         people = {person_of(d) for _, d in members}
         order = int(first.get("SeriesNumber") or 0)
@@ -218,7 +219,7 @@ def _slice(
 
 
 def only_series(folder: Path, which: int | None = None) -> Series:
-    """The one series of a folder, or the one with this place in its list."""
+    """Return the only series of a folder, or the one with this number in its list."""
     found = find_series(folder)
     if not found:
         raise UnreadableFileError(
@@ -233,7 +234,7 @@ def only_series(folder: Path, which: int | None = None) -> Series:
             "B46",
             f"{len(found)} series in this folder",
             found=_listed(found),
-            do="name one by its number, as in FOLDER#2",
+            do="choose one by its number, as in FOLDER#2",
         )
     return found[0]
 
@@ -243,7 +244,7 @@ def _listed(found: Sequence[Series]) -> str:
 
 
 def grid_of(series: Series) -> tuple[Grid, tuple[Slice, ...]]:
-    """The grid of an array [column, row, slice], and the slices in its order."""
+    """Grid of an array [column, row, slice], and the slices in this order."""
     if series.is_mosaic:
         raise ChannelError("B49", "mosaic images are not read", found=series.name, do="export plain slices")
     first = series.slices[0]
@@ -276,20 +277,20 @@ def grid_of(series: Series) -> tuple[Grid, tuple[Slice, ...]]:
 
 
 def _require_straight(slices: Sequence[Slice], along: Vector, name: str) -> None:
-    """Refuse where a slice within the stack lies beside the line of the others."""
+    """Refuse a stack in which a slice is shifted sideways."""
     corners = np.array([s.corner for s in slices])
     beside = np.linalg.norm(corners - corners[0] - np.arange(len(slices))[:, None] * along, axis=1)
     if beside.max() > max(UNEVEN * float(np.linalg.norm(along)), UNEVEN_MM) * 2:
         raise GeometryError(
             "B45",
-            "slices do not lie above one another",
+            "slices are not stacked in line",
             found=f"{beside.max():.2f} mm beside, {name}",
             do="export the whole series",
         )
 
 
 def _even_step(depth: Vector, name: str) -> float:
-    """The distance between slices (mm); refused where it is not the same everywhere."""
+    """Distance between slices (mm); uneven distances are refused."""
     if len(depth) == 1:
         return 1.0
     gaps = np.diff(depth)
@@ -297,7 +298,7 @@ def _even_step(depth: Vector, name: str) -> float:
     if same:
         raise ChannelError(
             "B46",
-            f"{same} slices lie where another one lies",
+            f"{same} slices share a position with another slice",
             found=name,
             do="give one acquisition, echo or time point",
         )
@@ -318,7 +319,7 @@ def _even_step(depth: Vector, name: str) -> float:
 
 
 def _thickness(header: Dataset) -> float:
-    """Of a single slice, mm; 1 mm where it does not say."""
+    """Slice thickness in mm; 1 mm if absent."""
     try:
         thickness = number(header, "SliceThickness", "") or 1.0
     except TumoarError:
@@ -329,12 +330,12 @@ def _thickness(header: Dataset) -> float:
 
 
 def read_series(series: Series) -> Image:
-    """The values of a series, each slice scaled by its own slope and intercept."""
+    """Read a series, each slice scaled by its own slope and intercept."""
     return read_hashed(series)[0]
 
 
 def read_hashed(series: Series) -> tuple[Image, str]:
-    """As `read_series`, with the digest (`digest_of`) of the very bytes that were read."""
+    """Like `read_series`, with the digest (`digest_of`) of the bytes that were read."""
     grid, slices = grid_of(series)
     if math.prod(grid.shape) > MAX_VOXELS:
         raise ResourceError("B6", "image too large", found=series.name, do="export the head alone")
@@ -362,7 +363,7 @@ def read_hashed(series: Series) -> tuple[Image, str]:
 
 
 def _require_unchanged(data: Dataset, slices: Sequence[Slice], series: Series) -> None:
-    """Refuse a file that is no longer the one whose place was judged."""
+    """Refuse a file that changed after its header was checked."""
     path = slices[0].path
     again = {s.frame: s for s in _slices(path, data)}
     same = person_of(data) == person_of(series.headers[path])
@@ -378,7 +379,7 @@ def _is_same(one: Slice, other: Slice) -> bool:
 
 
 def digest_of(series: Series) -> str:
-    """SHA-256 over the files of a series, whatever their names."""
+    """SHA-256 over the files of a series, independent of their names."""
     digests = []
     for path in {s.path for s in series.slices}:
         digest = hashlib.sha256()

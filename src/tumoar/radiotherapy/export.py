@@ -1,4 +1,4 @@
-"""A finished result as DICOM on the slices of a series: which series may carry it, and how it gets there."""
+"""Export a finished result as DICOM on the slices of a series."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOLDER, RTSTRUCT, SEG = "dicom", "RTSTRUCT.dcm", "SEG.dcm"
 CHANGED = 0.1  # of a volume, on coarser voxels
 EDGE = 0.05  # of a voxel: rounding of positions in headers
 UNCHECKED = Note(
-    "B34", "patient identity could not be checked, result and series do not both say who the patient is"
+    "B34", "patient identity could not be checked, result and series do not both name the patient"
 )
 
 Matrix = npt.NDArray[np.float64]
@@ -43,7 +43,7 @@ Matrix = npt.NDArray[np.float64]
 def export(
     out: Path, series: Series, *, rtstruct: bool, seg: bool, smooth: bool = False, trust: bool = False
 ) -> tuple[list[str], list[Note]]:
-    """Add RTSTRUCT and SEG files to a finished result; names of what was written, and notes."""
+    """Add RTSTRUCT and SEG files to a finished result; return their names, and notes."""
     manifest = read_manifest(out)
     require_patient(manifest.get("patient", {}), manifest.get("key", ""), series.person, "the series")
     rois = rois_on(out, manifest, series, trust=trust)
@@ -69,10 +69,10 @@ def export(
 
 
 def identity_checked(manifest: Mapping[str, Any], series: Series) -> bool:
-    """Whether a series is known to be of the result's patient, and not only said to be by its coordinates.
+    """Whether a series is known to show the patient of the result, beyond sharing coordinates.
 
-    It is if it was segmented itself, lies in the frame of reference of an image that was, or both say who
-    the patient is (`require_patient` compares them).
+    It is if it was segmented itself, shares the frame of reference of a segmented image, or if both name the
+    patient (`require_patient` compares them).
     """
     if _linked(manifest, series) is not None:
         return True
@@ -81,7 +81,7 @@ def identity_checked(manifest: Mapping[str, Any], series: Series) -> bool:
 
 
 def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bool = False) -> list[Roi]:
-    """Every structure of a result on the voxels of a series; a voxel belongs if more than half of it does."""
+    """Every structure of a result on the voxels of a series; voxels more than half inside count."""
     grid, _ = grid_of(series)
     table = label_table(manifest)
     reference = read_nifti(listed(out, manifest, "segmentation.nii.gz")).grid
@@ -95,7 +95,7 @@ def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bo
 def _outside(
     out: Path, manifest: Mapping[str, Any], series: Series, grid: Grid, *, trust: bool
 ) -> dict[str, float]:
-    """The share of every structure that lies outside the voxels of a series."""
+    """Fraction of every structure outside the voxels of a series."""
     reference = read_nifti(listed(out, manifest, "segmentation.nii.gz")).grid
     matrix = np.linalg.inv(to_reference(out, manifest, series, reference, trust=trust))
     ends = np.array(grid.shape) - 0.5 + EDGE
@@ -112,10 +112,10 @@ def _outside(
 def to_reference(
     out: Path, manifest: Mapping[str, Any], series: Series, reference: Grid, *, trust: bool
 ) -> Matrix:
-    """(4, 4) from the world of the series to that of the result's reference image.
+    """(4, 4) transform from the world of the series to that of the result's reference image.
 
-    Known if the series is one of the images that were segmented, shares the frame of reference of one, or
-    has the very voxels of the reference; else it is believed only by choice.
+    It is known if the series was segmented, shares the frame of reference of a segmented image, or has the
+    voxels of the reference; otherwise the headers are trusted only with `trust`.
     """
     contrast = _linked(manifest, series)
     if contrast is not None:
@@ -131,7 +131,7 @@ def to_reference(
 
 
 def _linked(manifest: Mapping[str, Any], series: Series) -> str | None:
-    """The input that the series is, or whose frame of reference it has."""
+    """The input that is this series or shares its frame of reference."""
     inputs = manifest.get("inputs", [])
     digest = digest_of(series)
     same = [given for given in inputs if digest == given.get("sha256")]
@@ -141,7 +141,7 @@ def _linked(manifest: Mapping[str, Any], series: Series) -> str | None:
 
 
 def _changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> Note | None:
-    """A note where the voxels of the series are too coarse for a structure."""
+    """Note a structure for which the voxels of the series are too coarse."""
     before = float(row["outlined_cm3"])
     found = [float(r.mask.sum()) * grid.voxel_volume / 1000 for r in rois if r.name == row["name"]]
     if not found or abs(found[0] - before) <= max(CHANGED * before, 3 * grid.voxel_volume / 1000):

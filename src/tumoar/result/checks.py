@@ -1,7 +1,8 @@
-"""What a reviewer must know about a result: small checks, each with its sentence.
+"""Quality checks of a result.
 
-Checks before sampling refuse what cannot give a result; checks after it flag what looks doubtful. A result
-with any flag NEEDS REVIEW; being flagged does not mean being wrong, nor the reverse.
+Checks before sampling refuse images that cannot give a result; checks after sampling note what looks
+doubtful. A result with such a note NEEDS REVIEW. A note does not mean that a result is wrong, and no note
+does not mean that it is right.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from tumoar.vocabulary.notes import Note
 
 Mask = npt.NDArray[np.bool_]
 
-LEAST_TUMOR = 1.0  # cm³: below, no tumor was found
-LEAST_APART = 0.5  # cm³: what is left out of the outlines and should be looked at
+LEAST_TUMOR = 1.0  # cm³: less counts as no tumor
+LEAST_APART = 0.5  # cm³: omitted from the outlines, but worth a look
 LARGEST_TUMOR = 0.5  # of the brain
-NOT_SEEN, PARTLY_SEEN = 0.5, 0.95  # share of an organ in voxels with data
+NOT_SEEN, PARTLY_SEEN = 0.5, 0.95  # fraction of an organ in voxels with data
 LARGEST_DRIFT = 0.05  # of a volume, from the first to the second half of the samples
 FEWEST_EFFECTIVE = 10.0  # independent samples
 LEAST_AGREEMENT = 0.9  # Dice between chains
@@ -39,7 +40,7 @@ CLEARLY = 0.05  # in log intensity: gray and white matter may come close
 
 
 def check_coverage(case: Case, placed: Placed) -> None:
-    """B24: every contrast has a value in nearly all of the brain, its rim aside (stripping tools differ)."""
+    """B24: require values in nearly all of the brain, except its rim (stripping tools differ)."""
     atlas = placed.atlas
     brain = merge_labels(
         atlas.alpha, atlas.labels.in_brain.astype(int)
@@ -57,15 +58,15 @@ def check_coverage(case: Case, placed: Placed) -> None:
 
 
 def review(result: Segmentation) -> tuple[Note, ...]:
-    """All flags of a result, with those of its images."""
+    """All notes on a result, including those on its images."""
     notes = [*result.case.notes, *result.placement.notes]
     for check in (_unseen, _tumor, _contrasts, _sides, _chain, _agreement):
         notes += check(result)
-    return tuple(sorted(notes, key=lambda note: note.id != SWAPPED))  # which puts all others in doubt
+    return tuple(sorted(notes, key=lambda note: note.id != SWAPPED))  # it puts all others in doubt
 
 
 def seen(result: Segmentation) -> dict[str, float]:
-    """Share of each organ, as the fitted atlas has it, that lies in voxels with data."""
+    """Fraction of each organ of the fitted atlas that lies in voxels with data."""
     placed, nodes = result.fit.placed, result.fit.nodes
     corners = nodes[placed.tetrahedra]
     volume = tetra.volumes(nodes, placed.tetrahedra)
@@ -121,7 +122,7 @@ def _tumor(result: Segmentation) -> list[Note]:
 
 
 def _contrasts(result: Segmentation) -> list[Note]:
-    """A contrast whose fitted tissues are in the wrong order is probably not what its name says."""
+    """Note contrasts whose fitted tissue intensities are in the wrong order for their name."""
     notes = []
     table, theta = result.table, result.fit.theta
     few = result.fit.labels
@@ -144,7 +145,7 @@ def _contrasts(result: Segmentation) -> list[Note]:
 
 
 def _sides(result: Segmentation) -> list[Note]:
-    """Left organs lie left of their partners: voxels run from left to right along the first axis."""
+    """Note left organs that do not lie left of their partners; the first axis runs from left to right."""
     table, l = result.table, result.votes.l
     notes = []
     for s in table.structures:
@@ -156,7 +157,7 @@ def _sides(result: Segmentation) -> list[Note]:
 
 
 def _chain(result: Segmentation) -> list[Note]:
-    """Volumes that still drift, or samples that tell little, at the end of a chain."""
+    """Note volumes that still drift, and small effective sample sizes."""
     notes = []
     for part in result.table.tumor if result.config.tumor else ():
         organ = next((o.name for o in result.table.organs if o.tumor == (part.name,)), part.name)
@@ -178,7 +179,7 @@ def _chain(result: Segmentation) -> list[Note]:
 
 
 def _agreement(result: Segmentation) -> list[Note]:
-    """Chains that do not agree on tumor."""
+    """Note chains that disagree on the tumor."""
     votes = [tally.vote() for tally in result.tallies] if len(result.tallies) > 1 else []
     notes = []
     for name in ("z", "y"):

@@ -1,4 +1,4 @@
-"""The output folder of a segmentation: written beside its place, checked, and moved there in one step.
+"""Write the output folder of a segmentation atomically.
 
 A folder that exists is complete: `run.json`, written last, lists every file with its SHA-256.
 """
@@ -56,9 +56,9 @@ ANATOMY = "_anatomy.nii.gz"  # of a sample
 class Options:
     """What to write besides the labels."""
 
-    organs: tuple[str, ...] = ()  # all if empty
+    organs: tuple[str, ...] = ()  # empty: all
     least_cm3: float = 0.0  # parts of a structure below this are removed
-    samples: bool = False  # every sample as a label map of its own
+    samples: bool = False  # each sample as a label map
 
 
 def status(notes: Sequence[Note]) -> str:
@@ -75,9 +75,9 @@ def write_result(
     report: Callable[[Mapping[str, Any]], str],
     log: Iterable[str],
 ) -> tuple[Note, ...]:
-    """Publish a result as folder `out`; an older one there is replaced only once the new one is whole.
+    """Write a result to folder `out`; an existing result is replaced only when the new one is complete.
 
-    `report` makes the page from the finished manifest. Returns all notes, with those of what was written.
+    `report` renders the page from the manifest. Returns all notes, including those on the written files.
     """
     with published(out, "the result") as work:
         rows = _write_images(work, result, options)
@@ -100,20 +100,20 @@ def write_result(
 
 
 def _emptied(rows: Iterable[Mapping[str, Any]], least_cm3: float) -> Iterator[Note]:
-    """Structures of which removing small parts has left nothing."""
+    """Note structures that are empty after removing small parts."""
     for row in rows:
         if least_cm3 > 0 and row["removed_voxels"] and not row["components"]:
             yield emptied(row["name"], least_cm3)
 
 
 def emptied(name: str, least_cm3: float) -> Note:
-    """A structure of which removing small parts has left nothing."""
+    """Note a structure that is empty after removing small parts."""
     text = f"empty, no part of it reaches {least_cm3:g} cm³"
     return Note("min-volume", text, action="lower --min-volume", where=name)
 
 
 def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One more table in a finished result, and in its manifest."""
+    """Add a table to a finished result and its manifest."""
     with added(out) as folder:
         write_table(folder / name, rows)
 
@@ -138,7 +138,7 @@ def label_rows(table: LabelTable) -> list[dict[str, Any]]:
 
 
 def _write_images(work: Path, result: Segmentation, options: Options) -> list[dict[str, Any]]:
-    """All volumes; returns the rows of volumes.tsv."""
+    """Write all images; return the rows of volumes.tsv."""
     case = result.case
     for folder in ("structures", "probabilities", "native"):
         (work / folder).mkdir()
@@ -159,7 +159,7 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
 
 
 def _write_maps(work: Path, result: Segmentation, main: Delivered) -> None:
-    """All labels in one map, and how sure they are."""
+    """Write the label map and the map of uncertainty."""
     write_nifti(work / "segmentation.nii.gz", main.labels, main.grid)
     entropy = to_input(result.entropy(), result.case, result.case.reference)
     write_nifti(work / "uncertainty.nii.gz", entropy, main.grid)
@@ -168,7 +168,7 @@ def _write_maps(work: Path, result: Segmentation, main: Delivered) -> None:
 def _write_organ(
     work: Path, result: Segmentation, main: Delivered, organ: Organ, least_cm3: float
 ) -> dict[str, Any]:
-    """An organ's mask and its share of the votes; returns its row of volumes.tsv."""
+    """Write mask and vote fractions of an organ; return its row of volumes.tsv."""
     mask, parts, removed = cleaned(organ_mask(result.table, organ, main.votes), main.grid, least_cm3)
     write_nifti(work / "structures" / f"{organ.name}.nii.gz", mask.astype(np.uint8), main.grid)
     share = to_input(result.probability(organ.name), result.case, result.case.reference)
@@ -195,7 +195,7 @@ def _write_native(work: Path, found: Delivered, given: Input) -> None:
 
 
 def _write_samples(folder: Path, result: Segmentation) -> None:
-    """Label maps of every sample, at the 1 mm voxels of the model: tumor over anatomy, and anatomy alone."""
+    """Write two label maps per sample on the 1 mm grid: tumor over anatomy, and anatomy alone."""
     folder.mkdir()
     for number, sample in enumerate(result.tally.drawn(), 1):
         name = f"sample_{number:03}"
@@ -204,7 +204,7 @@ def _write_samples(folder: Path, result: Segmentation) -> None:
 
 
 def _require_sides(work: Path, result: Segmentation, main: Delivered) -> None:
-    """Read back the label map: every left structure lies where the case has it, in the world."""
+    """Read the label map back and check that paired structures lie on the correct side."""
     written = read_nifti(work / "segmentation.nii.gz")
     for s in result.table.structures:
         if s.side is None:
@@ -212,11 +212,11 @@ def _require_sides(work: Path, result: Segmentation, main: Delivered) -> None:
         ours = _center(result.labels == s.index, result.case.grid)
         theirs = _center(written.data == s.index, written.grid)
         if ours is not None and theirs is not None and abs(ours - theirs) > 5.0:
-            raise IntegrityError("written", f"{s.name} moved on the way to the file", do="report this fault")
+            raise IntegrityError("written", f"{s.name} moved when it was written", do="report this bug")
 
 
 def _center(mask: np.ndarray, grid: Grid) -> float | None:
-    """World x of the middle of a mask, mm; none for a handful of voxels."""
+    """World x of the center of a mask, mm; None for very small masks."""
     where = np.argwhere(mask)
     return float(grid.world(where.mean(0))[0]) if len(where) * grid.voxel_volume > 100 else None
 
@@ -233,5 +233,5 @@ def _write_transforms(work: Path, result: Segmentation) -> None:
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows as tab-separated values."""
+    """Write rows as tab-separated values."""
     path.write_text(to_tsv(rows), encoding="utf-8")

@@ -77,5 +77,5 @@ def test_contours_on_a_series_that_was_segmented(patient):
     outlines = {o.name: o for o in read_rtstruct(folder / "RS.dcm").outlines}
     assert {"GTV", "Edema", "Brain"} <= set(outlines)
     assert np.array_equal(filled(outlines["GTV"], grid) > 0.5, result.mask("GTV")[::-1, ::-1])
-    with pytest.raises(GeometryError, match="none of the images"):
+    with pytest.raises(GeometryError, match="was not segmented"):
         result.to_rtstruct(folder / "other", folder / "RS2.dcm")

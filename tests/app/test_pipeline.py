@@ -223,7 +223,7 @@ def test_excluded_voxels_take_no_part():
 def test_contrasts_that_cannot_show_tumor_are_refused():
     case = small_head.case()
     blind = replace(case, contrasts=(find_contrast("T1"), find_contrast("T2")))
-    with pytest.raises(ChannelError, match="E5-B41 tumor cannot be told"):
+    with pytest.raises(ChannelError, match="E5-B41 these contrasts cannot"):
         run(case=blind)
 
 

@@ -112,7 +112,7 @@ def test_lists_that_are_taken(study, capfd, encoding):
     ("arguments", "sentence"),
     [
         (["raw", "out", "participant", "--index", "7"], "E2-B61 no subject with this number"),
-        (["raw", "out", "participant", "--index", "0", "--participant-label", "01"], "E2-B61 --index and"),
+        (["raw", "out", "participant", "--index", "0", "--participant-label", "01"], "E2-B61 --index cannot"),
         (["raw", "out", "participant", "--", "--burnin", "3"], "No such option: --burnin"),
         (["raw", "out", "participant", "--", "--samples", "0"], "E2-B55 setting gibbs.samples"),
         (["raw", "out", "participant", "--", "--t1c", "x"], "E2-flags flags for segment: --t1c is the"),

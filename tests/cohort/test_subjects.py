@@ -39,7 +39,7 @@ def test_subjects_sessions_and_contrasts(tmp_path):
     assert found[0].images["T1c"] == str(tmp_path / "sub-01/anat/sub-01_ce-gadolinium_T1w.nii.gz")
     told = checked(found, tumor=True)
     assert [s.code for s in told] == [0, 5, 0]
-    assert told[1].problem.startswith("E5-B41 tumor cannot be told")
+    assert told[1].problem.startswith("E5-B41 these contrasts cannot")
     assert [s.code for s in checked(found, tumor=False)] == [0, 0, 0]
 
 
@@ -86,7 +86,7 @@ def test_everybody_who_is_missing_something_is_listed(tmp_path):
     (tmp_path / "participants.tsv").write_text("participant_id\tage\nsub-01\t3\nsub-07\t4\nsub-07\t4\n")
     found = find_subjects(tmp_path)
     assert [(s.name, s.code) for s in found] == [("sub-01", 4), ("sub-03", 3), ("sub-04", 3), ("sub-07", 3)]
-    words = ["named for somebody else", "no image found", "link leads nowhere", "no such folder"]
+    words = ["named for another subject", "no image found", "broken link", "has no folder"]
     assert all(word in s.problem for word, s in zip(words, found))
 
 

@@ -71,7 +71,7 @@ def test_a_link_in_place_of_a_file_is_refused(out, tmp_path):
 def test_an_edited_manifest_is_refused(out):
     text = (out / MANIFEST).read_text()
     (out / MANIFEST).write_text(text.replace('"NEEDS REVIEW"', '"OK"').replace('"k"', '"other"'))
-    with pytest.raises(IntegrityError, match="digest does not fit"):
+    with pytest.raises(IntegrityError, match="digest does not match"):
         read_manifest(out)
 
 

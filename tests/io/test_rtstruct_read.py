@@ -313,7 +313,7 @@ def frames(data):
         (mistype, "a contour of X of unknown type"),
         (untype, "a contour of X of unknown type"),
         (mix, "contours of X are of both types"),
-        (offset, "lie elsewhere than their points"),
+        (offset, "are shifted by a Contour Offset Vector"),
         (frames, "different frames of reference"),
         (lambda d: put(d, rb"0\0\0\10\0\0\10\10 "), "with 8 coordinates, not three per point"),
         (lambda d: put(d, rb"0\0\0\10\0\0\nan\10\0\0\0\0"), "coordinates that are not numbers"),

@@ -180,7 +180,7 @@ def test_names_of_clinics(study, tmp_path, file):
     with pytest.raises(UsageError, match="2 structures stand for Brainstem"):
         score(out, path, {}, {})
     path = renamed(folder / "on_t1c" / f"{file}.dcm", tmp_path / "RS.dcm", {n: f"z{n}" for n in ORGANS})
-    with pytest.raises(UsageError, match="no structure of ours"):
+    with pytest.raises(UsageError, match="no known structure"):
         score(out, path, {}, {})
 
 

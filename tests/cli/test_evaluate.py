@@ -8,7 +8,7 @@ import pytest
 from tumoar.cli import main
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
-from tumoar.result.scores import paired
+from tumoar.result.scores import compare_paired
 from tumoar.vocabulary.labels import default_labels
 
 GRID = Grid((24, 24, 24), np.diag([1.0, 1.0, 2.0, 1.0]))
@@ -118,7 +118,7 @@ def test_interval_of_a_paired_difference():
     rng = np.random.default_rng(1)
     b = rng.random(40)
     a = b + 0.1 + 0.05 * rng.standard_normal(40)
-    mean, low, high, count = paired(np.append(a, np.inf), np.append(b, 1.0), rng)
+    mean, low, high, count = compare_paired(np.append(a, np.inf), np.append(b, 1.0), rng)
     assert count == 40
     assert low < mean < high
     assert mean == pytest.approx((a - b).mean())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tumoar.cohort.plan import checked, select
+from tumoar.cohort.plan import check_contrasts, select
 from tumoar.cohort.subjects import Subject, find_subjects
 from tumoar.vocabulary.errors import UsageError
 from tumoar.vocabulary.notes import Note
@@ -37,15 +37,15 @@ def test_subjects_sessions_and_contrasts(tmp_path):
         ("sub-02_ses-b", ["T1c", "CT"]),
     ]
     assert found[0].images["T1c"] == str(tmp_path / "sub-01/anat/sub-01_ce-gadolinium_T1w.nii.gz")
-    told = checked(found, tumor=True)
+    told = check_contrasts(found, tumor=True)
     assert [s.code for s in told] == [0, 5, 0]
     assert told[1].problem.startswith("E5-B41 these contrasts cannot")
-    assert [s.code for s in checked(found, tumor=False)] == [0, 0, 0]
+    assert [s.code for s in check_contrasts(found, tumor=False)] == [0, 0, 0]
 
 
 def test_without_t1c_the_plan_says_so(tmp_path):
     dataset(tmp_path, "sub-01/anat/sub-01_FLAIR.nii.gz")
-    assert checked(find_subjects(tmp_path), tumor=True)[0].notes == (
+    assert check_contrasts(find_subjects(tmp_path), tumor=True)[0].notes == (
         Note("B42", "no T1c, whole tumor only", "info"),
     )
 

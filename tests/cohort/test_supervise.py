@@ -9,7 +9,7 @@ import pytest
 from small_cohort import order, subjects, turns
 
 from tumoar.cohort import supervise as module
-from tumoar.cohort.supervise import Usage, _ended, fingerprint, supervise
+from tumoar.cohort.supervise import Usage, _classify_end, fingerprint, supervise
 from tumoar.vocabulary.errors import ResourceError, UnreadableFileError
 
 
@@ -161,4 +161,4 @@ def test_a_folder_of_too_many_files_is_refused_before_it_is_read(tmp_path, monke
 
 
 def test_every_signal_has_a_name():
-    assert all(str(number) in _ended(-number, "", Usage()).reason for number in range(1, 65))
+    assert all(str(number) in _classify_end(-number, "", Usage()).reason for number in range(1, 65))

@@ -30,7 +30,7 @@ from tumoar.geometry.image import Grid
 from tumoar.io import store
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.images import read_image
-from tumoar.io.manifest import MANIFEST, published, read_manifest, write_manifest
+from tumoar.io.manifest import MANIFEST, publish_folder, read_manifest, write_manifest
 from tumoar.io.manifest_schema import seal
 from tumoar.vocabulary.errors import IntegrityError, ModelFileError, TumoarError, UsageError
 
@@ -123,7 +123,7 @@ def test_a_cohort_follows_no_link(tmp_path, elsewhere, place):
 def test_a_result_takes_the_place_of_a_link(tmp_path, elsewhere):
     """The link goes, what it led to stays."""
     (tmp_path / "out").symlink_to(elsewhere)
-    with published(tmp_path / "out", "the result") as work:
+    with publish_folder(tmp_path / "out", "the result") as work:
         write_manifest(work, {"key": "k"})
     assert read_manifest(tmp_path / "out")["key"] == "k"
     assert not (tmp_path / "out").is_symlink()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tumoar.io.manifest import published, read_manifest, write_manifest
+from tumoar.io.manifest import publish_folder, read_manifest, write_manifest
 from tumoar.io.outputs import LONGEST, new_folder, require_new_model, require_place
 from tumoar.vocabulary.errors import IntegrityError, OutputError, TumoarError, UsageError
 
@@ -14,7 +14,7 @@ KIND = "set of scores"
 
 
 def result(path):
-    with published(path, "the result") as work:
+    with publish_folder(path, "the result") as work:
         (work / "a.tsv").write_text("x")
         write_manifest(work, {"key": "k"})
     return path

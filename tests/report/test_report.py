@@ -152,7 +152,7 @@ def test_volumes_for_the_viewer_are_those_of_the_result(data, result):
 
 def test_the_page_stays_small_whatever_the_images(result, monkeypatch):
     """Fewer levels of gray where the budget is short, never more than half a level's width off."""
-    images = volumes.windowed(result)
+    images = volumes.apply_windows(result)
     full = sum(len(row["nifti"]) for row in volumes.contrast_volumes(result, images))
     monkeypatch.setattr(volumes, "BUDGET", full / 2)
     packed = volumes.contrast_volumes(result, images)

@@ -8,7 +8,7 @@ import pytest
 from small_result import small_result
 
 from tumoar import load_result
-from tumoar.app.publish import page_of
+from tumoar.app.publish import render_report
 from tumoar.io.manifest import read_manifest, write_manifest
 from tumoar.report import read_page, render
 from tumoar.result.checks import review
@@ -38,7 +38,7 @@ def test_review_passes_notes_on_as_they_are(result):
 def test_from_the_images_to_the_report(tmp_path, result):
     notes = (*review(result), Note("B46", "2 images, run-1 used", level="info", where="FLAIR"))
     write_result(
-        tmp_path / "out", result, notes, {"key": "k"}, Options(), partial(page_of, result, False), []
+        tmp_path / "out", result, notes, {"key": "k"}, Options(), partial(render_report, result, False), []
     )
     assert read_manifest(tmp_path / "out")["notes"] == [note.to_dict() for note in notes]
     stored = load_result(tmp_path / "out")
@@ -57,7 +57,13 @@ def test_notes_for_information_leave_the_status_ok():
 
 def test_a_result_of_an_older_version_is_read_and_shown(tmp_path, result):
     write_result(
-        tmp_path / "out", result, (FROM_IMAGES,), {"key": "k"}, Options(), partial(page_of, result, False), []
+        tmp_path / "out",
+        result,
+        (FROM_IMAGES,),
+        {"key": "k"},
+        Options(),
+        partial(render_report, result, False),
+        [],
     )
     old = [{"id": "B20", "text": "T1c: thick slices: 7 mm"}]
     data = read_page(tmp_path / "out" / "report.html") | {"notes": old}

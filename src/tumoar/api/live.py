@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tumoar.api.result import Result
-from tumoar.app.publish import Job, describe, page_of, publish
+from tumoar.app.publish import Job, describe, publish, render_report
 from tumoar.app.segment import Outcome
 from tumoar.geometry.image import Grid, Image, frame_digest
 from tumoar.geometry.pieces import pieces_of_mask
@@ -23,15 +23,15 @@ from tumoar.io.rois import Roi, look_of
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.numerics.threads import use_threads
 from tumoar.preprocess.case import to_input
-from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
+from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thin_dvh
 from tumoar.radiotherapy.margins import Margins
 from tumoar.radiotherapy.structures import require_frame
 from tumoar.radiotherapy.targets import add_margins, grow_targets
 from tumoar.report import still_pictures
 from tumoar.result import segmentation
 from tumoar.result.checks import review
-from tumoar.result.folder import Options, emptied, replace_text, status
-from tumoar.result.native import HALF, cleaned, deliver
+from tumoar.result.folder import Options, note_emptied, replace_text, status
+from tumoar.result.native import HALF, deliver, remove_small_parts
 from tumoar.result.segmentation import Mask, Volume, organ_mask
 from tumoar.result.stored import known_contrast, known_name
 from tumoar.vocabulary.errors import GeometryError
@@ -58,8 +58,8 @@ class Segmentation(segmentation.Segmentation, Result):
     def notes(self) -> tuple[Note, ...]:
         """What a reviewer should know."""
         least = self._options.least_cm3
-        gone = [n for n in self._organs if least > 0 and _voted(self, n).any() and not self.mask(n).any()]
-        return (*self._reviewed, *(emptied(name, least) for name in gone))
+        gone = [n for n in self._organs if least > 0 and _vote_mask(self, n).any() and not self.mask(n).any()]
+        return (*self._reviewed, *(note_emptied(name, least) for name in gone))
 
     @property
     def stamps(self) -> tuple[str, ...]:
@@ -113,9 +113,9 @@ class Segmentation(segmentation.Segmentation, Result):
         """(X, Y, Z) mask of a structure or margin, by TG-263 name; organs are not cut by tumor."""
         if name in ("CTV", "PTV"):
             return self._targets[known_name(name, self.structures)]
-        mask = _voted(self, name)
+        mask = _vote_mask(self, name)
         least = self._options.least_cm3
-        return cleaned(mask, self.case.grid, least)[0] if least > 0 else mask
+        return remove_small_parts(mask, self.case.grid, least)[0] if least > 0 else mask
 
     def volume(self, name: str) -> Volume:
         """Volume of a structure, as outlined and over the samples."""
@@ -131,7 +131,7 @@ class Segmentation(segmentation.Segmentation, Result):
         keep_face = self._job.keep_face if keep_face is None else keep_face
         notes = [note.to_dict() for note in self.notes]
         volumes = [{"name": name, "outlined_cm3": self.volume(name).outlined} for name in self._organs]
-        page = page_of(self, keep_face, {**self._manifest, "notes": notes, "volumes": volumes})
+        page = render_report(self, keep_face, {**self._manifest, "notes": notes, "volumes": volumes})
         replace_text(Path(path), page)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
@@ -175,7 +175,7 @@ class Segmentation(segmentation.Segmentation, Result):
         rois = []
         for organ in (self.table.organ(name) for name in self._organs):
             color, code = look_of(self.table, organ)
-            mask, _, _ = cleaned(organ_mask(self.table, organ, votes), grid, least)
+            mask, _, _ = remove_small_parts(organ_mask(self.table, organ, votes), grid, least)
             rois.append(Roi(organ.name, organ.kind, color, mask, code))
         for target, mask in self._targets.items():
             color, code = look_of(self.table, self.table.organ("GTV"))
@@ -201,10 +201,10 @@ class Segmentation(segmentation.Segmentation, Result):
         return still_pictures(self)
 
 
-def _voted(result: segmentation.Segmentation, name: str) -> Mask:
+def _vote_mask(result: segmentation.Segmentation, name: str) -> Mask:
     """A structure before small parts are removed."""
     return segmentation.Segmentation.mask(result, name)
 
 
 def _curve(mask: Mask, grid: Grid, dose: Image) -> Dvh:
-    return thinned(dvh(pieces_of_mask(Image(mask.astype(np.uint8), grid)), dose))
+    return thin_dvh(dvh(pieces_of_mask(Image(mask.astype(np.uint8), grid)), dose))

@@ -14,12 +14,12 @@ from tumoar.io.identity import require_patient
 from tumoar.io.images import series_at
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.radiotherapy.dvh import Sampled
-from tumoar.radiotherapy.export import identity_checked, rois_on
-from tumoar.radiotherapy.structures import dosed
+from tumoar.radiotherapy.export import is_identity_checked, rois_on
+from tumoar.radiotherapy.structures import measure_doses
 from tumoar.report import read_page, render
 from tumoar.result import stored
 from tumoar.result.folder import REPORT, read_manifest, replace_text
-from tumoar.result.masks import listed
+from tumoar.result.masks import require_listed
 from tumoar.vocabulary.errors import TumoarError
 
 
@@ -42,7 +42,7 @@ class StoredResult(stored.Stored, Result):
             given = GivenDose(dose)
         else:
             given = load_dose(dose, fractions=fractions)
-        found = dosed(self.folder, given.image, given.person, only=name)
+        found = measure_doses(self.folder, given.image, given.person, only=name)
         doubts = tuple(dict.fromkeys(doubt for doubt in (given.doubt, found.doubt) if doubt))
         is_file = not isinstance(dose, Image)
         return replace(found.structures[0].found, notes=(*given.notes, *(doubts if is_file else ())))
@@ -52,12 +52,12 @@ class StoredResult(stored.Stored, Result):
         series, manifest = series_at(reference), read_manifest(self.folder)
         key = manifest.get("key", "")
         require_patient(manifest.get("patient", {}), key, series.person, "the series")
-        is_checked = identity_checked(manifest, series)
+        is_checked = is_identity_checked(manifest, series)
         rois = rois_on(self.folder, manifest, series)
         write_rtstruct(path, rois, series, smooth=smooth, key=key, is_checked=is_checked)
 
     def _page(self) -> dict[str, Any]:
-        return read_page(listed(self.folder, self.manifest, REPORT))
+        return read_page(require_listed(self.folder, self.manifest, REPORT))
 
     def _pictures(self) -> list[dict[str, Any]]:
         """Pictures of the report; none if they show the whole head."""

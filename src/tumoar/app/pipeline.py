@@ -112,13 +112,13 @@ def segment(
     clock: dict[str, float] = {}
     # One BLAS thread: matrix products must not depend on the number of cores.
     with threadpool_limits(1, "blas"):
-        with _timed(clock, "place"):
+        with _time_stage(clock, "place"):
             placement = place(case, model, config, keeper, watch, trust_contrasts=trust_contrasts)
-        with _timed(clock, "fit"):
+        with _time_stage(clock, "fit"):
             fit = _fit(case, model, placement, config, keeper, watch)
-        with _timed(clock, "sample"):
+        with _time_stage(clock, "sample"):
             chains = [
-                _sampled(case, model, fit, config, seed, number, given, keeper, watch, keeps_samples)
+                _sample(case, model, fit, config, seed, number, given, keeper, watch, keeps_samples)
                 for number in range(config.chains)
             ]
     tallies, infos, thetas, (tau, *_) = zip(*chains)
@@ -178,7 +178,7 @@ def _fit(
     return fit
 
 
-def _sampled(
+def _sample(
     case: Case,
     model: Model,
     fit: gem.Fit,
@@ -228,7 +228,7 @@ def _sampled(
 
 
 @contextmanager
-def _timed(clock: dict[str, float], name: str) -> Iterator[None]:
+def _time_stage(clock: dict[str, float], name: str) -> Iterator[None]:
     start = time.monotonic()
     yield
     clock[name] = time.monotonic() - start

@@ -21,9 +21,9 @@ from tumoar.app.watch import Watch, stage
 from tumoar.geometry.image import Case, frame_digest
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.files import absolute, require_own
-from tumoar.io.identity import Person, sealed
-from tumoar.io.lock import locked
-from tumoar.io.manifest import tidy
+from tumoar.io.identity import Person, seal_identity
+from tumoar.io.lock import lock_output
+from tumoar.io.manifest import remove_leftovers
 from tumoar.io.manifest_schema import RESULT
 from tumoar.io.outputs import require_empty, require_place
 from tumoar.model.generative import Model
@@ -65,9 +65,9 @@ def execute(
     assert job.out is not None
     key = run_key(case, model, job, given)
     folder = job.out.with_name(f".{job.out.name}.checkpoints")
-    with locked(job.out):
+    with lock_output(job.out):
         require_own(folder.parent, folder)
-        tidy(job.out)
+        remove_leftovers(job.out)
         require_place(job.out, job.inputs, overwrite=job.overwrite)
         if not job.overwrite and _is_done(job.out, key):
             shutil.rmtree(folder, ignore_errors=True)  # left by a run stopped after its last step
@@ -90,7 +90,7 @@ def execute(
         notes = review(result)
         with stage(watch, "write"):
             manifest = describe(result, model.sha256, job, key, threads)
-            page = partial(page_of, result, job.keep_face)
+            page = partial(render_report, result, job.keep_face)
             notes = write_result(job.out, result, notes, manifest, job.options, page, watch.lines)
         shutil.rmtree(folder, ignore_errors=True)
     return result, notes
@@ -127,13 +127,13 @@ def publish(
     """Write the folder of a result in memory; an existing one is replaced only with `overwrite`."""
     out = absolute(folder)
     require_empty(out, overwrite=overwrite, kind=RESULT)
-    page = partial(page_of, result, job.keep_face)
-    with locked(out):
-        tidy(out)
+    page = partial(render_report, result, job.keep_face)
+    with lock_output(out):
+        remove_leftovers(out)
         write_result(out, result, notes, manifest, job.options, page, log)
 
 
-def page_of(result: Segmentation, keep_face: bool, manifest: Mapping[str, Any]) -> str:
+def render_report(result: Segmentation, keep_face: bool, manifest: Mapping[str, Any]) -> str:
     """Render the report of a result from its finished manifest."""
     notes = [Note.from_dict(row) for row in manifest["notes"]]
     return render(report_data(result, notes, manifest, keep_face=keep_face))
@@ -188,7 +188,7 @@ def describe(
             }
             for given in case.inputs
         ],
-        "patient": sealed(job.person, key),
+        "patient": seal_identity(job.person, key),
         "reference": case.reference,
         "skull_stripped": case.skull_stripped,
         "model": dict(model_sha256),

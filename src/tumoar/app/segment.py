@@ -21,7 +21,7 @@ from tumoar.app.settings import resolve
 from tumoar.app.watch import Listener, Watch, stage
 from tumoar.geometry.image import Case, Image
 from tumoar.io.files import absolute
-from tumoar.io.identity import Person, merged
+from tumoar.io.identity import Person, merge_people
 from tumoar.io.images import is_series, read_image, read_scans, series_at
 from tumoar.io.models import default_model, load_model
 from tumoar.io.nifti_header import Form
@@ -180,7 +180,7 @@ def read(
     files = {name: image for name, image in images.items() if not isinstance(image, Image)}
     with stage(watch, "read"):
         scans = read_scans(files, use_form=use_form)
-    person = merged(scan.person for scan in scans.values())
+    person = merge_people(scan.person for scan in scans.values())
     found = {name: image if isinstance(image, Image) else scans[name].image for name, image in images.items()}
     return found, {name: scan.sha256 for name, scan in scans.items()}, person
 

@@ -34,7 +34,7 @@ def resolve(
         table = given.model_dump()
     elif given is not None:
         path = Path(given)
-        table = _joined(table, read_toml(path, "the settings file"))
+        table = _merge_tables(table, read_toml(path, "the settings file"))
     table |= {k: v for k, v in {"prior": prior and str(prior), "chains": chains}.items() if v is not None}
     if isinstance(table["gibbs"], dict):  # otherwise refused below
         table["gibbs"] = table["gibbs"] | {k: v for k, v in gibbs.items() if v is not None}
@@ -43,10 +43,10 @@ def resolve(
     try:
         return Config.model_validate(table)
     except ValidationError as error:
-        raise UsageError("B55", _sentence(error), file=path) from error
+        raise UsageError("B55", _format_validation_error(error), file=path) from error
 
 
-def _joined(table: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+def _merge_tables(table: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     """Merge two tables recursively; values of the second replace those of the first."""
     out = dict(table)
     for key, value in more.items():
@@ -55,7 +55,7 @@ def _joined(table: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _sentence(error: Any) -> str:
+def _format_validation_error(error: Any) -> str:
     """Describe the first error in the settings."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = printable(".".join(str(part) for part in first["loc"]))[:LONGEST]

@@ -102,7 +102,7 @@ def cohort(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only refusals.")] = False,
 ) -> None:
     """Segment many patients; finished ones are skipped, interrupted ones continued."""
-    from tumoar.cohort.plan import Limits, Order, checked, digest_flags, select
+    from tumoar.cohort.plan import Limits, Order, check_contrasts, digest_flags, select
 
     for name, value in (("--max-memory", max_memory), ("--timeout", timeout)):
         if not math.isfinite(value):
@@ -112,7 +112,7 @@ def cohort(
     tumor, files, table = parse_flags(extra)
     if max(len(participant_label or []), len(session_label or [])) and index is not None:
         raise UsageError("B61", "--index cannot be combined with labels", do="give one of them")
-    everybody = checked(find(source, prefer or [], table), tumor, table)
+    everybody = check_contrasts(find(source, prefer or [], table), tumor, table)
     chosen = select(everybody, participant_label or [], session_label or [], index)
     order = Order(
         out=str(output.absolute()),

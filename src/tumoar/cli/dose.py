@@ -53,7 +53,7 @@ def dose(
     from tumoar.io.dose import load_dose
     from tumoar.io.manifest import read_manifest
     from tumoar.io.outputs import require_empty
-    from tumoar.radiotherapy.structures import TARGETS, dosed, organs_of
+    from tumoar.radiotherapy.structures import TARGETS, measure_doses, organs_of
     from tumoar.vocabulary.aliases import parse_map
 
     inputs = [path for path in (structures, dose, reference, limits) if path is not None]
@@ -64,8 +64,8 @@ def dose(
     pairs = parse_map(names or [], [*own, *TARGETS, *(limit.structure for limit in bounds)])
     given = load_dose(dose, fractions=fractions)
     seen = read_manifest(structures) if structures.is_dir() else None
-    found = dosed(structures, given.image, given.person, pairs)
-    other = dosed(reference, given.image, given.person, pairs) if reference is not None else None
+    found = measure_doses(structures, given.image, given.person, pairs)
+    other = measure_doses(reference, given.image, given.person, pairs) if reference is not None else None
     ours, theirs = found.structures, other.structures if other else ()
     is_result = structures.is_dir()
     _require_mapped(pairs, [*(() if is_result else ours), *theirs])
@@ -85,15 +85,15 @@ def dose(
         if row["outside_percent"] > 0:
             share = max(row["outside_percent"], 0.1)
             typer.echo(f"note: {share:.1f} % of {row['name']} lies outside the dose, counted as 0")
-    verdicts = _judged(bounds, found, given, is_own=limits is not None)
+    verdicts = _judge_limits(bounds, found, given, is_own=limits is not None)
     for verdict in verdicts:
-        _tell(verdict)
-    _tell_unmatched(verdicts, ours, is_own=limits is not None)
+        _print_verdict(verdict)
+    _print_unmatched(verdicts, ours, is_own=limits is not None)
     if output is None and not is_result:
         return
     tables: dict[str, Sequence[Mapping[str, Any]]] = {
         "dose.tsv": rows,
-        "limits.tsv": [_doubted(v, doubts) for v in verdicts],
+        "limits.tsv": [_row_with_doubts(v, doubts) for v in verdicts],
     }
     _write(output, (structures, seen), tables, ours, theirs, inputs, overwrite=overwrite)
 
@@ -147,14 +147,16 @@ def _cell(value: float | None) -> Any:
     return "" if value is None else round(float(value), 3)
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def _finite_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row for the report, with finite numbers only."""
     return {k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
-def _judged(limits: Sequence[Limit], measured: Measured, dose: GivenDose, *, is_own: bool) -> list[Verdict]:
+def _judge_limits(
+    limits: Sequence[Limit], measured: Measured, dose: GivenDose, *, is_own: bool
+) -> list[Verdict]:
     """Verdict on every limit, gray without a matching structure; each includes notes on the dose."""
-    from tumoar.radiotherapy.limits import judge, missing
+    from tumoar.radiotherapy.limits import judge, mark_unmatched
     from tumoar.vocabulary.aliases import canonical_name
 
     found = measured.structures
@@ -167,7 +169,9 @@ def _judged(limits: Sequence[Limit], measured: Measured, dose: GivenDose, *, is_
         item = next((by_name[name] for name in names if name in by_name), None)
         if item is None:
             is_empty = bool(set(names) & set(measured.empty))
-            verdicts.append(missing(limit, "it has no closed contours") if is_empty else missing(limit))
+            verdicts.append(
+                mark_unmatched(limit, "it has no closed contours") if is_empty else mark_unmatched(limit)
+            )
             continue
         verdict = judge(replace(limit, structure=item.name), item.found.dvh, item.found.samples)
         note = "; ".join(text for text in (verdict.note, item.lacking, *dose.notes) if text)
@@ -184,14 +188,14 @@ def _judged(limits: Sequence[Limit], measured: Measured, dose: GivenDose, *, is_
     return verdicts
 
 
-def _doubted(verdict: Verdict, doubts: Iterable[str]) -> dict[str, Any]:
+def _row_with_doubts(verdict: Verdict, doubts: Iterable[str]) -> dict[str, Any]:
     """Row of limits.tsv, including what could not be checked."""
     row = verdict.row()
     more = doubts if verdict.is_matched else ()
     return row | {"note": "; ".join(text for text in (row["note"], *more) if text)}
 
 
-def _tell(verdict: Verdict) -> None:
+def _print_verdict(verdict: Verdict) -> None:
     if not verdict.is_matched:
         return
     row = verdict.row()
@@ -203,7 +207,7 @@ def _tell(verdict: Verdict) -> None:
     typer.echo(f"{row['light']:5} {row['structure']:14} {value}{shares}{note}")
 
 
-def _tell_unmatched(verdicts: Sequence[Verdict], found: Sequence[Dosed], *, is_own: bool) -> None:
+def _print_unmatched(verdicts: Sequence[Verdict], found: Sequence[Dosed], *, is_own: bool) -> None:
     """Print what was not judged: limits without a structure, and structures without a limit."""
     reasons = dict.fromkeys(v.note for v in verdicts if not v.is_matched)
     for reason in reasons:
@@ -232,7 +236,7 @@ def _write(
     from tumoar.io.outputs import new_folder
     from tumoar.report import read_page, render
     from tumoar.report.dose import curve, picture
-    from tumoar.result.folder import REPORT, added, write_table
+    from tumoar.result.folder import REPORT, add_files, write_table
 
     there = [item for item in (*ours, *theirs) if item.found.dvh.volume]
     top = 1.03 * max((item.found.dvh.maximum for item in there), default=1.0)
@@ -240,14 +244,16 @@ def _write(
         [curve(i.name, i.color, i.found, top) for i in side if i.found.dvh.volume] for side in (ours, theirs)
     )
     result, seen = place
-    writes = added(result, seen) if folder is None else new_folder(folder, KIND, given, overwrite=overwrite)
+    writes = (
+        add_files(result, seen) if folder is None else new_folder(folder, KIND, given, overwrite=overwrite)
+    )
     with writes as work:
         for name, rows in tables.items():
             write_table(work / name, rows)
         picture([work / name for name in PICTURES], curves, references)
         if folder is None:
             page = read_page(result / REPORT)
-            page |= {"dose": curves, "limits": [_shown(row) for row in tables.get("limits.tsv", ())]}
+            page |= {"dose": curves, "limits": [_finite_row(row) for row in tables.get("limits.tsv", ())]}
             (work / REPORT).write_text(render(page), encoding="utf-8")
     written = [*tables, *PICTURES, *([REPORT] if folder is None else [])]
     typer.echo(f"{absolute(folder or result).name}: {', '.join(written)}")

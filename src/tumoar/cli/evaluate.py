@@ -69,14 +69,14 @@ def evaluate(
             what = f"{count} but {len(others)} times {name}"
             raise UsageError("evaluate", what, do="give one for each result, in the same order")
     _require_suited(reference, meaning, given)
-    scored = _scored(results, reference, meaning, given)
+    scored = _score_all(results, reference, meaning, given)
     ours = [one.scores for one in scored]
-    names = _told_apart(results)
+    names = _distinguish(results)
     rows = _rows(names, ours)
     for row in rows:
         cells = "  ".join(f"{name} {row[name]}" for name in SHOWN)
         typer.echo(f"{row['result']:20} {row['structure']:14} {cells}")
-    _tell_notes(names, scored)
+    _print_notes(names, scored)
     tables: dict[str, Sequence[Mapping[str, Any]]] = {"scores.tsv": rows}
     if len(ours) > 1:
         tables["summary.tsv"] = _summaries(ours)
@@ -87,11 +87,11 @@ def evaluate(
             )
     theirs = None
     if against:
-        compared = _scored(against, reference, meaning, given)
+        compared = _score_all(against, reference, meaning, given)
         theirs = [one.scores for one in compared]
-        _tell_notes(_told_apart(against), compared)
-        tables["against.tsv"] = _rows(_told_apart(against), theirs)
-        tables["paired.tsv"] = _paired(ours, theirs)
+        _print_notes(_distinguish(against), compared)
+        tables["against.tsv"] = _rows(_distinguish(against), theirs)
+        tables["paired.tsv"] = _compare_pairs(ours, theirs)
         for pair in tables["paired.tsv"]:
             interval = (
                 f"95 % {pair['low']:+} to {pair['high']:+}, {pair['patients']} patients"
@@ -119,7 +119,7 @@ def parse_values(given: Sequence[str], known: Sequence[str]) -> Values:
     return out
 
 
-def _scored(
+def _score_all(
     results: Sequence[Path], references: Sequence[Path], meaning: Values, given: Mapping[str, str]
 ) -> list[Scored]:
     """Score every result; a mapped name must occur in at least one reference."""
@@ -147,7 +147,7 @@ def _require_suited(references: Sequence[Path], meaning: Values, given: Mapping[
         raise UsageError("map", "--map is for structure sets, label maps have no names", do="use --values")
 
 
-def _told_apart(paths: Sequence[Path]) -> list[str]:
+def _distinguish(paths: Sequence[Path]) -> list[str]:
     """Names of results, numbered if they repeat."""
     from tumoar.io.files import absolute
 
@@ -156,7 +156,7 @@ def _told_apart(paths: Sequence[Path]) -> list[str]:
     return [name if count == 1 else f"{name} ({count})" for name, count in zip(names, counts)]
 
 
-def _tell_notes(names: Sequence[str], scored: Sequence[Scored]) -> None:
+def _print_notes(names: Sequence[str], scored: Sequence[Scored]) -> None:
     for name, one in zip(names, scored):
         for note in one.notes:
             typer.echo(f"note: {name}: {note}")
@@ -191,19 +191,19 @@ def _summaries(scores: Sequence[Mapping[str, Scores]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _paired(
+def _compare_pairs(
     ours: Sequence[Mapping[str, Scores]], theirs: Sequence[Mapping[str, Scores]]
 ) -> list[dict[str, Any]]:
     import numpy as np
 
-    from tumoar.result.scores import paired
+    from tumoar.result.scores import compare_paired
 
     rows = []
     for name in _names(ours):
         both = [(a[name], b[name]) for a, b in zip(ours, theirs) if name in a and name in b]
         for key in ("dice", "hausdorff95") if both else ():
             a, b = (np.array([getattr(s, key) for s in side]) for side in zip(*both))
-            mean, low, high, count = paired(a, b, np.random.default_rng(0))
+            mean, low, high, count = compare_paired(a, b, np.random.default_rng(0))
             figures = {"difference": round(mean, 4), "low": round(low, 4), "high": round(high, 4)}
             rows.append({"structure": name, "score": key, **figures, "patients": count})
     return rows

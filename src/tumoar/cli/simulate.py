@@ -63,7 +63,7 @@ def simulate(
     require_empty(output, given, overwrite=overwrite, kind=KIND)
     table = default_labels()
     rng_head, rng_tumor, rng_scan = np.random.default_rng(seed).spawn(3)
-    label_map, grid = _read(labels) if labels else _drawn(atlas, rng_head)
+    label_map, grid = _read(labels) if labels else _draw(atlas, rng_head)
     tumor = None
     if core_ml > 0:
         if not (label_map == table.indices[table.l("white matter")]).any():
@@ -120,7 +120,7 @@ def _read(path: Path) -> tuple[npt.NDArray[np.uint8], Grid]:
     return image.data.astype(np.uint8), image.grid
 
 
-def _drawn(path: Path | None, rng: np.random.Generator) -> Any:
+def _draw(path: Path | None, rng: np.random.Generator) -> Any:
     from tumoar.io.models import default_model
     from tumoar.io.store import load_atlas
     from tumoar.simulate.head import draw_head

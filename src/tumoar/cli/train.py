@@ -102,7 +102,7 @@ def atlas(
     if len(label_maps) < 2:
         raise UsageError("heads", "an atlas needs at least two label maps", found=len(label_maps))
     structures, settings = _labels(labels), AtlasSettings()
-    maps, common = aligned_maps(label_maps, structures)
+    maps, common = align_maps(label_maps, structures)
     with ExitStack() as open_until_trained:
         each = None
         if where is not None:
@@ -129,7 +129,7 @@ def atlas(
     typer.echo(f"{output} {save_atlas(output, finished)}")
 
 
-def aligned_maps(paths: list[Path], labels: LabelTable) -> tuple[npt.NDArray[np.uint8], Alignment]:
+def align_maps(paths: list[Path], labels: LabelTable) -> tuple[npt.NDArray[np.uint8], Alignment]:
     """(S, X, Y, Z) heads in their common box; values are positions among the trained labels."""
     import numpy as np
 
@@ -170,7 +170,7 @@ def train_with_progress(
             progress.update(
                 bar,
                 completed=sum(weights[: info.done]),
-                description=_told(info),
+                description=_format_info(info),
             )
             if checkpoint is not None:
                 save_state(checkpoint, state, run)
@@ -179,7 +179,7 @@ def train_with_progress(
     return state
 
 
-def _told(info: Info) -> str:
+def _format_info(info: Info) -> str:
     cost = info.figures.data + info.figures.prior
     return f"{info.stage.kind}, {info.figures.nodes} nodes, {cost:.4f} nats/voxel"
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
-from tumoar.cohort.supervise import Outcome, Tell, failed, supervise
+from tumoar.cohort.supervise import Outcome, Tell, record_failure, supervise
 from tumoar.vocabulary.errors import ResourceError, TumoarError, UsageError
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _outcome(future: Future, subject: Subject, order: Order) -> Outcome:
     except Exception as fault:
         # The message of an exception may contain a path, and so a patient's name.
         refusal = TumoarError("fault", f"error on a worker: {type(fault).__name__}")
-    return failed(subject, order, refusal)
+    return record_failure(subject, order, refusal)
 
 
 def spread(client: Client, threads: int) -> Callable[..., list[Any]]:

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from tumoar.cohort.plan import Order, cores, has_checkpoints
-from tumoar.cohort.private import without_names
+from tumoar.cohort.private import remove_names
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.supervise import read_record
 from tumoar.io.files import read_text
@@ -85,7 +85,7 @@ def summary(subject: Subject, order: Order) -> Row:
         "state": state,
         "status": "",
         "code": code,
-        "reason": without_names(reason, subject),
+        "reason": remove_names(reason, subject),
         "flags": [],
         "stamps": [],
         "contrasts": list(subject.images),

@@ -17,7 +17,7 @@ from typing import Any
 
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
-from tumoar.cohort.supervise import Outcome, Tell, failed, supervise
+from tumoar.cohort.supervise import Outcome, Tell, record_failure, supervise
 from tumoar.vocabulary.errors import ResourceError, TumoarError
 
 
@@ -46,7 +46,7 @@ def _outcome(future: Future[Outcome], subject: Subject, order: Order) -> Outcome
         return future.result()
     except Exception as fault:
         # The message of an exception may contain a path, and so a patient's name.
-        return failed(subject, order, TumoarError("fault", f"internal error: {type(fault).__name__}"))
+        return record_failure(subject, order, TumoarError("fault", f"internal error: {type(fault).__name__}"))
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def digest_flags(flags: Iterable[str], files: Iterable[Path]) -> str:
     return hashlib.sha256(json.dumps([*flags, *contents]).encode()).hexdigest()
 
 
-def checked(
+def check_contrasts(
     subjects: Sequence[Subject], tumor: bool, table: Mapping[str, Contrast] | None = None
 ) -> list[Subject]:
     """Check contrasts of all subjects: without T1c and FLAIR, tumor cannot be segmented."""

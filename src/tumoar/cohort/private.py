@@ -24,7 +24,7 @@ _QUOTED = re.compile(r"(?P<quote>[\"'])/.*?(?P=quote)")
 _PATH = re.compile(r"(?<![\w./<)])/[^\s/|]+(?:/[^\s|]*)?|\(path\)/[^\s|]*")
 
 
-def without_names(text: str, subject: Subject) -> str:
+def remove_names(text: str, subject: Subject) -> str:
     """Remove names from a line of a log, or from a refusal."""
     text = printable(text)
     if _REFUSAL.fullmatch(text):

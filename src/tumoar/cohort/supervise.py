@@ -21,12 +21,12 @@ from typing import Any, BinaryIO, NamedTuple
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tumoar.cohort.plan import Order, cores
-from tumoar.cohort.private import without_names
+from tumoar.cohort.private import remove_names
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.tree import publish_tree, require_own_places
 from tumoar.io.dicom_folder import MOST_FILES
 from tumoar.io.files import read_bytes
-from tumoar.io.manifest import added, digest_of_file, read_manifest, replace_text
+from tumoar.io.manifest import add_files, digest_of_file, read_manifest, replace_text
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import (
     BusyError,
@@ -104,7 +104,7 @@ def supervise(
             require_own_places(subject, order)
             request = _request(subject, order)
             if not order.overwrite and is_finished(order.result(subject.name), request):
-                return _skipped(subject, order)
+                return _skip(subject, order)
             while True:
                 attempts += 1
                 end = _attempt(subject, order, attempts, tell, stopped)
@@ -113,7 +113,7 @@ def supervise(
                     break
                 _wait(PAUSE * 2 ** (attempts - 1), stopped)
             if end.code == 0:
-                with added(order.result(subject.name), cohort={"request": request}):
+                with add_files(order.result(subject.name), cohort={"request": request}):
                     pass  # no files, but the identity
                 publish_tree(subject, order)
     except TumoarError as refusal:
@@ -135,14 +135,14 @@ def supervise(
     return outcome
 
 
-def failed(subject: Subject, order: Order, refusal: TumoarError) -> Outcome:
+def record_failure(subject: Subject, order: Order, refusal: TumoarError) -> Outcome:
     """Record the failure of a subject that could not be supervised to its end."""
     outcome = Outcome(subject.name, "failed", refusal.exit_code, str(refusal))
     write_record(subject, order, outcome)
     return outcome
 
 
-def _skipped(subject: Subject, order: Order) -> Outcome:
+def _skip(subject: Subject, order: Order) -> Outcome:
     """Skip a subject whose result exists; make sure that it is in the tree and recorded."""
     publish_tree(subject, order)
     if read_record(order, subject.name).state != "done":
@@ -152,7 +152,7 @@ def _skipped(subject: Subject, order: Order) -> Outcome:
 
 def write_record(subject: Subject, order: Order, outcome: Outcome) -> None:
     """Write the outcome next to the log, for the summary, without file names."""
-    outcome = replace(outcome, reason=without_names(outcome.reason, subject))
+    outcome = replace(outcome, reason=remove_names(outcome.reason, subject))
     path = order.log(outcome.name, ".json")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -249,7 +249,7 @@ def _write_log(child: subprocess.Popen[bytes], log: Path, subject: Subject) -> N
     assert child.stdout is not None
     with child.stdout as said:
         for line in iter(lambda: said.readline(LONGEST_LINE), b""):
-            text = without_names(line.decode(errors="replace").rstrip(), subject)
+            text = remove_names(line.decode(errors="replace").rstrip(), subject)
             with suppress(OSError), open(log, "ab") as file:
                 file.write(f"{text}\n".encode())
 
@@ -278,9 +278,9 @@ def _watch(
         with suppress(subprocess.TimeoutExpired):
             code = child.wait(POLL)
             writer.join(GRACE)
-            last = _told(log, last, tell)
-            return _ended(code, last, used)
-        last = _told(log, last, tell)
+            last = _read_progress(log, last, tell)
+            return _classify_end(code, last, used)
+        last = _read_progress(log, last, tell)
         used = usage(child.pid, used)
         if used.peak_gb > limits.gb:
             _end(child, signal.SIGKILL)
@@ -304,7 +304,7 @@ def _watch(
             raise StoppedError
 
 
-def _ended(code: int, refusal: str, used: Usage) -> End:
+def _classify_end(code: int, refusal: str, used: Usage) -> End:
     if code == 0:
         return End(code, "", used)
     if code < 0:
@@ -313,7 +313,7 @@ def _ended(code: int, refusal: str, used: Usage) -> End:
     return End(code, refusal or f"ended with code {code}", used, is_final=code not in MAY_HELP)
 
 
-def _told(log: BinaryIO, last: str, tell: Tell) -> str:
+def _read_progress(log: BinaryIO, last: str, tell: Tell) -> str:
     """Report the latest progress in the log; return its last refusal."""
     step = None
     for line in log:

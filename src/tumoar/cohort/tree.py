@@ -15,7 +15,14 @@ from tumoar.cohort.names import LOGS, RESULTS, case_name, tree_names
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
 from tumoar.io.files import read_text, require_own
-from tumoar.io.manifest import MANIFEST, digest_of_file, digests, published, read_manifest, replace_text
+from tumoar.io.manifest import (
+    MANIFEST,
+    digest_files,
+    digest_of_file,
+    publish_folder,
+    read_manifest,
+    replace_text,
+)
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, TumoarError, UsageError, not_written
 
@@ -106,7 +113,7 @@ def publish_tree(subject: Subject, order: Order) -> None:
     top = _top(subject, order)
     written = _written(subject, order) | set(files.values())
     _require_untouched(top, written)
-    with published(top, "the tree") as work:
+    with publish_folder(top, "the tree") as work:
         for source, target in names.items():
             path = work / Path(target).name
             _link(result / source, path)
@@ -115,7 +122,7 @@ def publish_tree(subject: Subject, order: Order) -> None:
                 card = json.dumps(_card(subject, order, suffix, reference), indent=1) + "\n"
                 path.with_name(path.name.replace(".nii.gz", ".json")).write_text(card, encoding="utf-8")
         # Written before the files are moved, so that they can always be recognized as ours.
-        listed = sorted(written | set(digests(work).values()))
+        listed = sorted(written | set(digest_files(work).values()))
         replace_text(order.log(subject.name, WRITTEN), json.dumps(listed, indent=1) + "\n")
 
 

@@ -34,9 +34,9 @@ from tumoar.io.dicom_file import (
     refusing,
     vector,
 )
-from tumoar.io.dicom_folder import CLASSES, gaps_in, slices_in
-from tumoar.io.files import opened
-from tumoar.io.identity import Person, merged, person_of, same_person
+from tumoar.io.dicom_folder import CLASSES, note_gaps, slices_in
+from tumoar.io.files import open_file
+from tumoar.io.identity import Person, is_same_person, merge_people, person_of
 from tumoar.io.nifti import MAX_VOXELS
 from tumoar.io.nifti_header import COPY_AGAIN
 from tumoar.io.rois import STUDY
@@ -109,17 +109,17 @@ def find_series(folder: Path) -> list[Series]:
         with refusing(path):
             groups.setdefault(_key(data, path.name), []).append((path, data))
     found = [_series(members) for members in groups.values()]
-    found = [replace(s, notes=_gaps(s, found)) for s in found]
+    found = [replace(s, notes=_note_gaps(s, found)) for s in found]
     return sorted(found, key=lambda s: (s.order, s.uid))
 
 
-def _gaps(series: Series, found: Sequence[Series]) -> tuple[Note, ...]:
+def _note_gaps(series: Series, found: Sequence[Series]) -> tuple[Note, ...]:
     """Note missing slices according to the counters; stacks of one series are counted together."""
     headers = [h for other in found if other.uid == series.uid for h in other.headers.values()]
     if any("PerFrameFunctionalGroupsSequence" in h for h in headers):
         return ()
     with refusing(series.slices[0].path):
-        return gaps_in(headers)
+        return note_gaps(headers)
 
 
 def _key(data: Dataset, name: str) -> tuple[object, ...]:
@@ -144,11 +144,11 @@ def _series(members: Sequence[tuple[Path, Dataset]]) -> Series:
         is_mosaic = "MOSAIC" in [str(v).upper() for v in first.get("ImageType") or []]
     if len(frames) > 1:
         raise GeometryError("B33", "slices of one series have different frames of reference", file=path.name)
-    if not all(same_person(one, other) for one, other in combinations(people, 2)):
+    if not all(is_same_person(one, other) for one, other in combinations(people, 2)):
         raise GeometryError("B34", "slices of one series are from different patients", file=path.name)
     modality = CLASSES[str(first.SOPClassUID)]
     return Series(
-        modality, slices, frames.pop() or None, guess, is_mosaic, order, merged(people), dict(members)
+        modality, slices, frames.pop() or None, guess, is_mosaic, order, merge_people(people), dict(members)
     )
 
 
@@ -227,19 +227,19 @@ def only_series(folder: Path, which: int | None = None) -> Series:
         )
     if which is not None:
         if not 1 <= which <= len(found):
-            raise ChannelError("B46", f"there is no series {which}", found=_listed(found))
+            raise ChannelError("B46", f"there is no series {which}", found=_list_series(found))
         return found[which - 1]
     if len(found) > 1:
         raise ChannelError(
             "B46",
             f"{len(found)} series in this folder",
-            found=_listed(found),
+            found=_list_series(found),
             do="choose one by its number, as in FOLDER#2",
         )
     return found[0]
 
 
-def _listed(found: Sequence[Series]) -> str:
+def _list_series(found: Sequence[Series]) -> str:
     return ", ".join(f"#{i} {s.name} ({s.guess.text})" for i, s in enumerate(found, 1))
 
 
@@ -359,7 +359,7 @@ def read_hashed(series: Series) -> tuple[Image, str]:
                 values.astype(np.int32) + int(s.intercept) if is_whole else values * s.slope + s.intercept
             )
         digests.append(digest)
-    return Image(out.transpose(2, 1, 0), grid, series.name, series.notes), _joined(digests)
+    return Image(out.transpose(2, 1, 0), grid, series.name, series.notes), _join_digests(digests)
 
 
 def _require_unchanged(data: Dataset, slices: Sequence[Slice], series: Series) -> None:
@@ -383,12 +383,12 @@ def digest_of(series: Series) -> str:
     digests = []
     for path in {s.path for s in series.slices}:
         digest = hashlib.sha256()
-        with opened(path, "the DICOM file", MOST_BYTES) as file:
+        with open_file(path, "the DICOM file", MOST_BYTES) as file:
             while chunk := file.read(CHUNK):
                 digest.update(chunk)
         digests.append(digest.hexdigest())
-    return _joined(digests)
+    return _join_digests(digests)
 
 
-def _joined(digests: Sequence[str]) -> str:
+def _join_digests(digests: Sequence[str]) -> str:
     return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()

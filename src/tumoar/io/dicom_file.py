@@ -18,7 +18,7 @@ from pydicom.errors import InvalidDicomError
 from pydicom.filereader import _read_file_meta_info, read_preamble
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ImplicitVRLittleEndian
 
-from tumoar.io.files import opened, read_bytes
+from tumoar.io.files import open_file, read_bytes
 from tumoar.io.nifti_header import COPY_AGAIN, FARTHEST
 from tumoar.vocabulary.errors import GeometryError, ResourceError, TumoarError, UnreadableFileError
 
@@ -44,7 +44,7 @@ UNDEFINED = 0xFFFFFFFF
 
 def open_dicom(path: Path, *, pixels: bool = True) -> Dataset:
     """Read the data set of a file; DICOM files without a preamble are accepted."""
-    with refusing(path), opened(path, "the DICOM file", MOST_BYTES) as file:
+    with refusing(path), open_file(path, "the DICOM file", MOST_BYTES) as file:
         return parse_dicom(file, path.name, pixels=pixels)
 
 

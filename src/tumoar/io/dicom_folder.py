@@ -19,7 +19,7 @@ from pathlib import Path
 from pydicom import Dataset
 
 from tumoar.io.dicom_file import MOST_BYTES, is_marked, open_dicom, parse_dicom, refusing
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.vocabulary.errors import ResourceError, TumoarError, UnreadableFileError
 from tumoar.vocabulary.notes import Note
 
@@ -65,7 +65,7 @@ def slices_in(folder: Path) -> list[tuple[Path, Dataset]]:
     by_folder: dict[Path, list[_Look]] = defaultdict(list)
     for look in looks:
         by_folder[look.path.parent].append(look)
-    found = [look for members in by_folder.values() for look in _judged(members)]
+    found = [look for members in by_folder.values() for look in _find_unreadable(members)]
     _require_none(sorted((look for look in found if look.refusal), key=lambda look: look.path))
     slices = [look for look in (*looks, *found) if look.is_slice]
     return [(look.path, look.data) for look in sorted(slices, key=lambda s: s.path) if look.data is not None]
@@ -90,7 +90,7 @@ def _files(folder: Path) -> list[Path]:
 def _look(path: Path) -> _Look:
     marked = blank = False
     try:
-        with refusing(path), opened(path, "the DICOM file", MOST_BYTES) as file:
+        with refusing(path), open_file(path, "the DICOM file", MOST_BYTES) as file:
             start = file.read(START)
             marked, blank = is_marked(start), not any(start)
             if not marked and _suffix(path) not in ("", *OF_DICOM):
@@ -100,7 +100,7 @@ def _look(path: Path) -> _Look:
         return _Look(path, None, refusal, marked, blank or refusal.id == "B2")
 
 
-def _judged(looks: Sequence[_Look]) -> Iterator[_Look]:
+def _find_unreadable(looks: Sequence[_Look]) -> Iterator[_Look]:
     """Files of one directory that may be slices but cannot be read, and slices recognized only by name."""
     slices = [look for look in looks if look.is_slice]
     suffixes, names = {_suffix(s.path) for s in slices}, {_pattern(s.path) for s in slices}
@@ -155,7 +155,7 @@ def _pattern(path: Path) -> str:
 # ---- completeness ------------------------------------------------------------------------------------------
 
 
-def gaps_in(headers: Sequence[Dataset]) -> tuple[Note, ...]:
+def note_gaps(headers: Sequence[Dataset]) -> tuple[Note, ...]:
     """Note images that the headers of one series count but the folder lacks.
 
     If slices are missing at an end, the stack is still even, and only counters reveal it: Images in

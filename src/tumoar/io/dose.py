@@ -26,7 +26,7 @@ from tumoar.io.dicom_file import (
     refusing,
     vector,
 )
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.identity import Person, person_of
 from tumoar.io.nifti import read_nifti
 from tumoar.io.nifti_header import COPY_AGAIN, FARTHEST, LAYOUTS, MAX_SHEAR, SPACING
@@ -110,7 +110,7 @@ def load_dose(path: str | Path, *, fractions: int | None = None) -> GivenDose:
     is_low = fractions is None and bool(values.max() < LEAST_GY)
     notes = list(found.notes)
     if is_low:
-        notes.append(_low(values, found.summation, path.name))
+        notes.append(_note_low_dose(values, found.summation, path.name))
     if times > 1:
         notes.append(f"the dose is for one fraction, multiplied by {times}")
     is_named = any(found.person) and found.image.grid.frame is not None
@@ -129,10 +129,10 @@ def require_dose(dose: Image) -> None:
 
 def _kind(path: Path) -> str:
     """RTDOSE, NIfTI or NRRD, detected from the content; an ambiguous file is refused."""
-    with opened(path, "the dose", MOST_BYTES) as file:
+    with open_file(path, "the dose", MOST_BYTES) as file:
         start = file.read(4096)
     is_packed = start[:2] == b"\x1f\x8b"
-    plain = _unpacked(start) if is_packed else start
+    plain = _unpack_start(start) if is_packed else start
     magics = {(size, plain[344:348] if size == 348 else plain[4:12]) for size in _header_sizes(plain)}
     kinds = [
         kind
@@ -154,7 +154,7 @@ def _kind(path: Path) -> str:
     return kinds[0] if kinds else "RTDOSE"  # DICOM files may lack their preamble
 
 
-def _unpacked(start: bytes, most: int = 4096) -> bytes:
+def _unpack_start(start: bytes, most: int = 4096) -> bytes:
     """The first bytes of a gzip stream, as far as they can be decompressed."""
     try:
         return zlib.decompressobj(wbits=31).decompress(start, most)
@@ -317,7 +317,7 @@ def _require_whole(summation: str | None, fractions: int | None, name: str) -> N
         )
 
 
-def _low(values: np.ndarray, summation: str | None, name: str) -> str:
+def _note_low_dose(values: np.ndarray, summation: str | None, name: str) -> str:
     """Note a dose too low for a whole course if its file claims to be one; refuse it otherwise."""
     found = f"at most {values.max():.3g} Gy"
     if summation in WHOLE and values.max() >= LEAST_OF_ALL_GY:

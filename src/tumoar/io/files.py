@@ -1,6 +1,6 @@
 """Open files safely and write them atomically.
 
-Every file that a user names is opened by `opened`: a regular file of bounded size, never a pipe, a device or
+Every file that a user names is opened by `open_file`: a regular file of bounded size, never a pipe, a device or
 a folder. Files are written under a temporary name in the same folder, synced, and renamed.
 """
 
@@ -28,7 +28,7 @@ COPY_AGAIN = "copy the file again"
 
 
 @contextmanager
-def opened(path: str | Path, what: str, most: int) -> Iterator[BinaryIO]:
+def open_file(path: str | Path, what: str, most: int) -> Iterator[BinaryIO]:
     """Open a regular file of at most `most` bytes; `what` names it ("the dose") in a refusal."""
     name = str(path)
     if "\0" in name:
@@ -57,7 +57,7 @@ def opened(path: str | Path, what: str, most: int) -> Iterator[BinaryIO]:
 
 def read_bytes(path: str | Path, what: str, most: int) -> bytes:
     """Read a regular file of at most `most` bytes."""
-    with opened(path, what, most) as file:
+    with open_file(path, what, most) as file:
         # Python allocates what is requested: request no more than the size of the file.
         size = os.fstat(file.fileno()).st_size
         content = file.read(min(most, size) + 1)
@@ -120,7 +120,7 @@ def current_folder() -> Path | None:
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
+def replace_file(path: Path) -> Iterator[Path]:
     """Temporary name to write to; it replaces `path` if the block succeeds and is removed otherwise."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:

@@ -66,17 +66,17 @@ def _caseless(group: str) -> str:
     return "^".join(_composed(part) for part in folded.split("^")).rstrip("^")
 
 
-def same_person(one: Sequence[str], other: Sequence[str]) -> bool:
+def is_same_person(one: Sequence[str], other: Sequence[str]) -> bool:
     """Whether all fields that both have agree."""
     return all(a == b for a, b in zip(one, other) if a and b)
 
 
-def comparable(one: Sequence[str], other: Sequence[str]) -> bool:
+def can_compare(one: Sequence[str], other: Sequence[str]) -> bool:
     """Whether both have an ID, or both a name; birth date and sex alone are not specific."""
     return any(a and b for field, a, b in zip(FIELDS, one, other) if field in ("id", *GROUPS))
 
 
-def merged(people: Iterable[Sequence[str]]) -> Person:
+def merge_people(people: Iterable[Sequence[str]]) -> Person:
     """Combine the identities in several images of one patient."""
     known = [p for p in people if p]
     return tuple(next((v for v in values if v), "") for values in zip(*known))
@@ -85,7 +85,7 @@ def merged(people: Iterable[Sequence[str]]) -> Person:
 # ---- digests -----------------------------------------------------------------------------------------------
 
 
-def sealed(person: Sequence[str], salt: str) -> dict[str, str]:
+def seal_identity(person: Sequence[str], salt: str) -> dict[str, str]:
     """Digests of the known fields, to recognize a patient by."""
     known = {field: value for field, value in zip(FIELDS, person) if value}
     birth = known.get("birth", "")
@@ -101,7 +101,7 @@ def require_patient(seal: Mapping[str, str], salt: str, person: Sequence[str], w
     if version == "1":
         theirs = _sealed_before(person, salt) if seal else {}
     else:
-        theirs = {k: {v} for k, v in sealed(person, salt).items()} if version == SEAL else {}
+        theirs = {k: {v} for k, v in seal_identity(person, salt).items()} if version == SEAL else {}
     common = (seal.keys() & theirs.keys()) - {"v"}
     if any(seal[field] not in theirs[field] for field in common):
         raise GeometryError(

@@ -75,11 +75,11 @@ def _read_whole(series: Series) -> tuple[Image, str]:
 
 def read_scans(files: Mapping[str, str | Path], *, use_form: Form | None = None) -> dict[str, Scan]:
     """Read several images of one patient; refuse headers that name different patients."""
-    from tumoar.io.identity import same_person
+    from tumoar.io.identity import is_same_person
 
     scans = {name: read_scan(path, use_form=use_form) for name, path in files.items()}
     for (a, one), (b, other) in combinations(scans.items(), 2):
-        if not same_person(one.person, other.person):
+        if not is_same_person(one.person, other.person):
             raise GeometryError(
                 "B34", f"{a} and {b} are from different patients", do="give images of one patient"
             )

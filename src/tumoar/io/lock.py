@@ -13,7 +13,7 @@ from tumoar.vocabulary.errors import BusyError, not_written
 
 
 @contextmanager
-def locked(out: Path) -> Iterator[None]:
+def lock_output(out: Path) -> Iterator[None]:
     """Hold the lock of an output; the system releases it when the process ends, however it ends."""
     out = absolute(out)
     path = out.with_name(f".{out.name}.lock")

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tumoar.io.files import absolute, beside, read_text, require_own, sync
-from tumoar.io.lock import locked
+from tumoar.io.files import absolute, read_text, replace_file, require_own, sync
+from tumoar.io.lock import lock_output
 from tumoar.io.manifest_schema import AGAIN, COMING, RESULT, parse, seal
 from tumoar.vocabulary.errors import IntegrityError, UnreadableFileError, not_written
 
@@ -64,13 +64,13 @@ def _digest_if_there(path: Path) -> str | None:
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any], kind: str = RESULT) -> None:
     """Write the manifest of a folder before it is published: all its files with their digests."""
-    files = {name: digest for name, digest in digests(folder).items() if name != MANIFEST}
+    files = {name: digest for name, digest in digest_files(folder).items() if name != MANIFEST}
     whole = {"format": f"tumoar {kind}", **manifest, "files": files}
     (folder / MANIFEST).write_text(seal(whole), encoding="utf-8")
 
 
 @contextmanager
-def added(out: Path, seen: Mapping[str, Any] | None = None, **more: Any) -> Iterator[Path]:
+def add_files(out: Path, seen: Mapping[str, Any] | None = None, **more: Any) -> Iterator[Path]:
     """Temporary folder whose files are added to a finished result if the block succeeds.
 
     `more` are further members of the manifest. `seen` is the manifest of the result that the files were made
@@ -82,9 +82,9 @@ def added(out: Path, seen: Mapping[str, Any] | None = None, **more: Any) -> Iter
     try:
         work.mkdir()
         yield work
-        new = digests(work)
+        new = digest_files(work)
         sync_all(work)
-        with locked(out):
+        with lock_output(out):
             manifest = read_manifest(out)
             _require_same(out, manifest, seen)
             replace_text(out / MANIFEST, seal(manifest | {COMING: new}))
@@ -108,7 +108,7 @@ def _require_same(out: Path, manifest: Mapping[str, Any], seen: Mapping[str, Any
 
 def replace_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    with beside(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -118,7 +118,7 @@ def digest_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digest_files(folder: Path) -> dict[str, str]:
     """SHA-256 of every file under a folder, by relative path."""
     paths = sorted(p for p in folder.rglob("*") if p.is_file())
     return {p.relative_to(folder).as_posix(): digest_of_file(p) for p in paths}
@@ -131,7 +131,7 @@ def sync_all(folder: Path) -> None:
 
 
 @contextmanager
-def published(out: Path, what: str) -> Iterator[Path]:
+def publish_folder(out: Path, what: str) -> Iterator[Path]:
     """Temporary folder that becomes `out` if the block succeeds and is removed otherwise.
 
     `what` names it in a refusal.
@@ -142,18 +142,18 @@ def published(out: Path, what: str) -> Iterator[Path]:
         work.mkdir(parents=True)
         yield work
         sync_all(work)
-        publish(work, out)
+        move_into_place(work, out)
     except OSError as error:
         raise not_written(f"cannot write {what}", error, out) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def publish(work: Path, out: Path) -> None:
+def move_into_place(work: Path, out: Path) -> None:
     """Move a finished folder into place in one step; an older one is removed afterwards."""
     if not out.exists():
         os.rename(work, out)
-    elif not exchange(work, out):
+    elif not exchange_names(work, out):
         old = out.with_name(f".{out.name}.{OLD}{uuid.uuid4().hex}")
         os.rename(out, old)
         try:
@@ -167,7 +167,7 @@ def publish(work: Path, out: Path) -> None:
     _remove(work)
 
 
-def exchange(one: Path, other: Path) -> bool:
+def exchange_names(one: Path, other: Path) -> bool:
     """Exchange two names atomically (renameat2); False if the system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
@@ -181,7 +181,7 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(error, os.strerror(error))
 
 
-def tidy(out: Path) -> None:
+def remove_leftovers(out: Path) -> None:
     """Remove what a killed run left next to its output; restore an older result if its place is empty.
 
     Call it only while holding the lock of the output.

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.io.files import beside, opened
+from tumoar.io.files import open_file, replace_file
 from tumoar.io.nifti_header import (
     COPY_AGAIN,
     MAX_FORM_DISTANCE,
@@ -146,7 +146,7 @@ def _opened(path: Path, digest: hashlib._Hash) -> Iterator[_Stream]:
     """Open a plain or compressed file, detected from its content; read errors become refusals."""
     name = plain_name(str(path))
     try:
-        with opened(path, "the image", MOST_FILE) as file:
+        with open_file(path, "the image", MOST_FILE) as file:
             size = os.fstat(file.fileno()).st_size
             hashed = _Hashed(file, digest)
             content = io.BufferedReader(hashed, CHUNK)
@@ -243,7 +243,7 @@ def write_nifti(path: str | Path, array: Array, grid: Grid) -> None:
         raise ValueError(f"array must be of a type NIfTI knows, got {data.dtype}")
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"path must end in one of {SUFFIXES}, got '{path.suffix}'")
-    with beside(path) as temporary:
+    with replace_file(path) as temporary:
         with open(temporary, "xb") as file:
             _write(file, data, grid, compressed=path.name.endswith(".gz"))
         _require_same(temporary, data, grid, path)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.nifti_header import COPY_AGAIN, EXPORT_AGAIN
 from tumoar.vocabulary.errors import GeometryError, ResourceError, UnreadableFileError, plain_name
 
@@ -75,7 +75,7 @@ class Header:
 
 def read_nrrd(path: Path, what: str, most: int) -> tuple[Image, Header]:
     """Read a scalar 3-D image of at most `most` bytes, in its file and in memory, and its header."""
-    with opened(path, what, most) as file:
+    with open_file(path, what, most) as file:
         header = parse_header(_head(file, path.name), path.name)
         if header.data_bytes > most:
             raise ResourceError("B6", f"{what} is too large", file=path.name, do="check the header")

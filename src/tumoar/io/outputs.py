@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tumoar.io.files import absolute, current_folder, read_text, require_own
-from tumoar.io.lock import locked
-from tumoar.io.manifest import MANIFEST, OLD, published, read_manifest, tidy, write_manifest
+from tumoar.io.lock import lock_output
+from tumoar.io.manifest import MANIFEST, OLD, publish_folder, read_manifest, remove_leftovers, write_manifest
 from tumoar.io.manifest_schema import RESULT, parse
 from tumoar.vocabulary.errors import (
     IntegrityError,
@@ -89,9 +89,9 @@ def new_folder(
 ) -> Iterator[Path]:
     """Temporary folder for files of one kind; it becomes `out` with its manifest if the block succeeds."""
     require_empty(out, inputs, overwrite=overwrite, kind=kind)
-    with locked(out):
-        tidy(absolute(out))
-        with published(out, f"the {kind}") as work:
+    with lock_output(out):
+        remove_leftovers(absolute(out))
+        with publish_folder(out, f"the {kind}") as work:
             yield work
             write_manifest(work, {}, kind)
 

@@ -64,7 +64,7 @@ def look_of_target(table: LabelTable) -> tuple[str, Code | None]:
     return core.color, core.snomed
 
 
-def coded(code: Code) -> Dataset:
+def code_item(code: Code) -> Dataset:
     """A SNOMED concept as an item of a code sequence."""
     item = Dataset()
     item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = code.value, "SCT", code.meaning

@@ -19,7 +19,7 @@ from pydicom import Dataset
 from tumoar.geometry.contours import Outline, common_spacing, remarks
 from tumoar.geometry.planes import has_area, once
 from tumoar.io.dicom_file import open_dicom, refusing, require_whole
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.identity import Person, person_of
 from tumoar.vocabulary.errors import (
     GeometryError,
@@ -63,7 +63,7 @@ class StructureSet:
 def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSet:
     """Read a structure set; `spacing` (mm) of the slices defaults to that of the closest contours."""
     path = Path(path)
-    with opened(path, "the structure set", MOST_BYTES):
+    with open_file(path, "the structure set", MOST_BYTES):
         data = open_dicom(path)
     require_whole(data, path.name)
     if data.SOPClassUID != RTSTRUCT:

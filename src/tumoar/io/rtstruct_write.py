@@ -15,14 +15,14 @@ from pydicom.uid import ExplicitVRLittleEndian
 from tumoar.geometry.contours import filled
 from tumoar.geometry.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
-from tumoar.io.files import beside
+from tumoar.io.files import replace_file
 from tumoar.io.rois import (
     AUTOMATIC,
     MANUFACTURER,
     UNIDENTIFIED,
     UNREVIEWED,
     Roi,
-    coded,
+    code_item,
     now,
     of_study,
     uid,
@@ -67,7 +67,7 @@ def write_rtstruct(
         data.StructureSetDescription += (
             " Patient identity could not be checked: these images may not show the patient who was segmented."
         )
-    with beside(path) as temporary:
+    with replace_file(path) as temporary:
         data.save_as(temporary, enforce_file_format=True)
         _require_same(temporary, rois, grid, path.name)
 
@@ -180,7 +180,7 @@ def _observation(number: int, roi: Roi) -> Dataset:
         ROIInterpreter="",
     )
     if roi.code is not None:
-        item.RTROIIdentificationCodeSequence = [coded(roi.code)]
+        item.RTROIIdentificationCodeSequence = [code_item(roi.code)]
     return item
 
 

@@ -20,7 +20,7 @@ from typing import IO, cast
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.nifti import read_nifti
 from tumoar.model.atlas import Atlas
 from tumoar.numerics import tetra
@@ -223,7 +223,7 @@ def _labels(
 def _text(path: Path, most: int = _MAX_TABLE) -> str:
     """Text of a file, compressed or not, up to `most` bytes."""
     try:
-        with opened(path, "the file", most) as file:
+        with open_file(path, "the file", most) as file:
             is_compressed = file.peek(2)[:2] == b"\x1f\x8b"  # type: ignore[attr-defined]
             stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_compressed else file
             content = b"".join(_chunks(stream, most))

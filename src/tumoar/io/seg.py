@@ -12,7 +12,7 @@ from pydicom import Dataset
 from tumoar.geometry.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
 from tumoar.io.dicom_file import open_dicom, pixels_of
-from tumoar.io.files import beside
+from tumoar.io.files import replace_file
 from tumoar.io.rois import AUTOMATIC, MANUFACTURER, STUDY, UNIDENTIFIED, UNREVIEWED, Roi, uid
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, TumoarError
@@ -34,7 +34,7 @@ def write_seg(
     if not there:
         return
     data = _segmentation(there, series, key, AUTOMATIC if is_checked else UNIDENTIFIED)
-    with beside(path) as temporary:
+    with replace_file(path) as temporary:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             data.save_as(temporary)

@@ -12,7 +12,7 @@ from pydicom import Dataset
 
 from tumoar.geometry.image import Grid
 from tumoar.io.dicom_file import LPS_TO_RAS, directions, open_dicom, pixels_of, refusing, vector
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.identity import Person, person_of
 from tumoar.vocabulary.errors import GeometryError, ResourceError, UnreadableFileError, printable
 
@@ -46,7 +46,7 @@ class Segments:
 def read_seg(path: str | Path) -> Segments:
     """Read a BINARY or FRACTIONAL segmentation; fractions of at least one half count as inside."""
     path = Path(path)
-    with opened(path, "the segmentation", MOST_BYTES):
+    with open_file(path, "the segmentation", MOST_BYTES):
         data = open_dicom(path)
     if data.SOPClassUID != SEG:
         raise UnreadableFileError("seg", "not a DICOM segmentation", file=path.name)

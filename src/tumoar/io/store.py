@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.io.files import beside, read_bytes
+from tumoar.io.files import read_bytes, replace_file
 from tumoar.model.atlas import Atlas
 from tumoar.vocabulary.errors import ModelFileError, TumoarError
 from tumoar.vocabulary.labels import LabelTable, parse_labels
@@ -60,7 +60,7 @@ def save_sections(path: str | Path, sections: Mapping[str, Section]) -> str:
     path = Path(path)
     content = _pack(sections)
     _unpack(io.BytesIO(content), path)
-    with beside(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 

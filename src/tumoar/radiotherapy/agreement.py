@@ -19,18 +19,18 @@ import numpy.typing as npt
 from tumoar.geometry.contours import Outline, contours_outside, filled
 from tumoar.geometry.image import Grid, frame_digest
 from tumoar.io.dicom_file import open_dicom
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.identity import Person, require_patient
 from tumoar.io.nifti import SUFFIXES, read_nifti
 from tumoar.io.rtstruct import MOST_BYTES, read_rtstruct
 from tumoar.io.seg_read import SEG, mask_on, read_seg
 from tumoar.result.folder import read_manifest
 from tumoar.result.masks import (
-    carried,
     label_table,
-    listed,
     read_mask,
-    rearranged,
+    rearrange,
+    require_listed,
+    resample_mask,
     same_voxels,
     structure_names,
     table_of_labels,
@@ -125,7 +125,7 @@ def score(result: Path, reference: Path, meaning: Values, given: Mapping[str, st
 
 
 def _score_labels(found: Sequence[Space], result: str, reference: Path, meaning: Values) -> Scored:
-    truth, space, notes = _placed(found, reference)
+    truth, space, notes = _match_grids(found, reference)
     table = space.table
     is_ours = _is_ours(truth, table)
     if not meaning:
@@ -167,13 +167,13 @@ def _score_labels(found: Sequence[Space], result: str, reference: Path, meaning:
     return Scored(scores, tuple(notes))
 
 
-def _placed(candidates: Sequence[Space], reference: Path) -> tuple[Labels, Space, list[str]]:
+def _match_grids(candidates: Sequence[Space], reference: Path) -> tuple[Labels, Space, list[str]]:
     """Labels of the reference, and the result on the same image in the same storage order."""
     truth_there, grid = _read_labels(reference)
     found = [
         (truth, space)
         for space in candidates
-        if (truth := rearranged(truth_there, grid, space.grid)) is not None
+        if (truth := rearrange(truth_there, grid, space.grid)) is not None
     ]
     if not found:
         raise GeometryError(
@@ -261,7 +261,7 @@ def _score_drawn(
 
 def _read_drawn(path: Path) -> Drawn:
     """An RTSTRUCT or DICOM-SEG file."""
-    with opened(path, "the reference", MOST_BYTES):
+    with open_file(path, "the reference", MOST_BYTES):
         kind = open_dicom(path, pixels=False).SOPClassUID
     if kind == SEG:
         found = read_seg(path)
@@ -324,7 +324,7 @@ def spaces(result: Path) -> list[Space]:
 def _space(out: Path, manifest: Mapping[str, Any], contrast: str, frame: str) -> Space:
     whole = "segmentation.nii.gz"
     is_first = contrast == manifest["reference"]
-    path = listed(out, manifest, whole if is_first else f"native/{contrast}_{whole}")
+    path = require_listed(out, manifest, whole if is_first else f"native/{contrast}_{whole}")
     grid = read_nifti(path).grid
     matrix = transform_to_reference(out, manifest, contrast)
 
@@ -337,7 +337,7 @@ def _space(out: Path, manifest: Mapping[str, Any], contrast: str, frame: str) ->
                 file=f"{name}.nii.gz",
                 do="run it again",
             )
-        return np.asarray(image.data, bool) if is_first else carried(image, grid, matrix)
+        return np.asarray(image.data, bool) if is_first else resample_mask(image, grid, matrix)
 
     def labels() -> Labels:
         return np.asarray(read_nifti(path).data, np.int64)

@@ -116,7 +116,7 @@ def dvh(pieces: Pieces, dose: Image) -> Dvh:
     return Dvh(values[order], pieces.volumes[order] / 1000, outside)
 
 
-def thinned(curve: Dvh, most: int = 20_000) -> Dvh:
+def thin_dvh(curve: Dvh, most: int = 20_000) -> Dvh:
     """Reduce a histogram to about `most` pieces, to save memory.
 
     The hottest half of the pieces is kept, so that no hot spot is averaged away; the others are merged with

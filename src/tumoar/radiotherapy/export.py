@@ -11,17 +11,17 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, frame_digest
 from tumoar.io.dicom import Series, digest_of, grid_of
-from tumoar.io.identity import require_patient, sealed
+from tumoar.io.identity import require_patient, seal_identity
 from tumoar.io.nifti import read_nifti
 from tumoar.io.rois import Roi, look_of, look_of_target
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.io.seg import write_seg
-from tumoar.result.folder import added, read_manifest
+from tumoar.result.folder import add_files, read_manifest
 from tumoar.result.masks import (
-    carried,
     label_table,
-    listed,
     read_mask,
+    require_listed,
+    resample_mask,
     same_voxels,
     structure_names,
     transform_to_reference,
@@ -47,17 +47,17 @@ def export(
     manifest = read_manifest(out)
     require_patient(manifest.get("patient", {}), manifest.get("key", ""), series.person, "the series")
     rois = rois_on(out, manifest, series, trust=trust)
-    is_checked = identity_checked(manifest, series)
+    is_checked = is_identity_checked(manifest, series)
     notes = [] if is_checked else [UNCHECKED]
     grid = grid_of(series)[0]
     outside = _outside(out, manifest, series, grid, trust=trust)
     for row in (*manifest["volumes"], *manifest.get("margins", ())):
         share = outside[row["name"]]
         text = f"{max(100 * share, 0.1):.1f} % of it lies outside the series, where it is not drawn"
-        note = Note("export", text, where=row["name"]) if share else _changed(row, rois, grid)
+        note = Note("export", text, where=row["name"]) if share else _note_changed(row, rois, grid)
         notes += [note] if note else []
     key = manifest.get("key", "")
-    with added(out, manifest) as work:
+    with add_files(out, manifest) as work:
         folder = work / FOLDER
         folder.mkdir()
         if rtstruct:
@@ -68,7 +68,7 @@ def export(
     return names, notes
 
 
-def identity_checked(manifest: Mapping[str, Any], series: Series) -> bool:
+def is_identity_checked(manifest: Mapping[str, Any], series: Series) -> bool:
     """Whether a series is known to show the patient of the result, beyond sharing coordinates.
 
     It is if it was segmented itself, shares the frame of reference of a segmented image, or if both name the
@@ -76,7 +76,7 @@ def identity_checked(manifest: Mapping[str, Any], series: Series) -> bool:
     """
     if _linked(manifest, series) is not None:
         return True
-    theirs = sealed(series.person, manifest.get("key", ""))
+    theirs = seal_identity(series.person, manifest.get("key", ""))
     return bool(theirs.keys() & manifest.get("patient", {}).keys())
 
 
@@ -84,11 +84,11 @@ def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bo
     """Every structure of a result on the voxels of a series; voxels more than half inside count."""
     grid, _ = grid_of(series)
     table = label_table(manifest)
-    reference = read_nifti(listed(out, manifest, "segmentation.nii.gz")).grid
+    reference = read_nifti(require_listed(out, manifest, "segmentation.nii.gz")).grid
     matrix = to_reference(out, manifest, series, reference, trust=trust)
     rois = []
     for name in sorted(structure_names(manifest), key=lambda name: _place(table, name)):
-        rois.append(_roi(table, name, carried(read_mask(out, manifest, name), grid, matrix)))
+        rois.append(_roi(table, name, resample_mask(read_mask(out, manifest, name), grid, matrix)))
     return rois
 
 
@@ -96,7 +96,7 @@ def _outside(
     out: Path, manifest: Mapping[str, Any], series: Series, grid: Grid, *, trust: bool
 ) -> dict[str, float]:
     """Fraction of every structure outside the voxels of a series."""
-    reference = read_nifti(listed(out, manifest, "segmentation.nii.gz")).grid
+    reference = read_nifti(require_listed(out, manifest, "segmentation.nii.gz")).grid
     matrix = np.linalg.inv(to_reference(out, manifest, series, reference, trust=trust))
     ends = np.array(grid.shape) - 0.5 + EDGE
     shares = {}
@@ -140,7 +140,7 @@ def _linked(manifest: Mapping[str, Any], series: Series) -> str | None:
     return str(same[0]["contrast"]) if same else None
 
 
-def _changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> Note | None:
+def _note_changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> Note | None:
     """Note a structure for which the voxels of the series are too coarse."""
     before = float(row["outlined_cm3"])
     found = [float(r.mask.sum()) * grid.voxel_volume / 1000 for r in rois if r.name == row["name"]]

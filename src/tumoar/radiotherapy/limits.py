@@ -198,7 +198,7 @@ def judge(limit: Limit, dvh: Dvh, samples: Sequence[Dvh] = ()) -> Verdict:
     return Verdict(limit, value, light, above, high, "; ".join(notes))
 
 
-def missing(limit: Limit, note: str = "no structure of this name") -> Verdict:
+def mark_unmatched(limit: Limit, note: str = "no structure of this name") -> Verdict:
     """Verdict on a limit without a matching structure."""
     return Verdict(limit, np.nan, "gray", note=note, is_matched=False)
 

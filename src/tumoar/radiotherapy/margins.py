@@ -47,14 +47,14 @@ def parse_margins(text: str) -> Margins:
     return Margins(**found)
 
 
-def grown(mask: Mask, mm: float, spacing: npt.ArrayLike) -> Mask:
+def grow(mask: Mask, mm: float, spacing: npt.ArrayLike) -> Mask:
     """All voxels within `mm` of the mask."""
     if not mask.any():
         return mask.copy()
     return np.asarray(ndi.distance_transform_edt(~mask, sampling=np.asarray(spacing, float)) <= mm)
 
 
-def grown_within(mask: Mask, domain: Mask, mm: float, spacing: npt.ArrayLike) -> Mask:
+def grow_within(mask: Mask, domain: Mask, mm: float, spacing: npt.ArrayLike) -> Mask:
     """All voxels of the domain within a path length of `mm` from the mask, along paths inside the domain.
 
     Fast marching overestimates distances by up to half a voxel far from the mask; voxels farther than `mm` in
@@ -78,7 +78,7 @@ def grown_within(mask: Mask, domain: Mask, mm: float, spacing: npt.ArrayLike) ->
     return out
 
 
-def ventricles(brain: Mask, fluid: Mask, spacing: npt.ArrayLike) -> Mask:
+def find_ventricles(brain: Mask, fluid: Mask, spacing: npt.ArrayLike) -> Mask:
     """Fluid deep inside the brain, at least three voxels thick."""
     spacing = np.asarray(spacing, float)
     depth = ndi.distance_transform_edt(np.pad(ndi.binary_fill_holes(brain), 1), sampling=spacing)

@@ -18,12 +18,12 @@ from tumoar.geometry.contours import Outline, gap_within, pieces_of_outline
 from tumoar.geometry.image import Grid, Image, frame_digest
 from tumoar.geometry.pieces import pieces_of_mask
 from tumoar.inference.tally import Votes
-from tumoar.io.identity import comparable, require_patient, same_person
+from tumoar.io.identity import can_compare, is_same_person, require_patient
 from tumoar.io.nifti import read_nifti
 from tumoar.io.rois import look_of, look_of_target
 from tumoar.io.rtstruct import read_rtstruct
 from tumoar.numerics.threads import each
-from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
+from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thin_dvh
 from tumoar.result.folder import ANATOMY, read_manifest
 from tumoar.result.masks import label_table
 from tumoar.result.native import HALF, deliver_sample
@@ -67,7 +67,7 @@ class Measured:
     empty: tuple[str, ...] = ()
 
 
-def dosed(
+def measure_doses(
     path: Path,
     dose: Image,
     person: Sequence[str] = (),
@@ -102,7 +102,7 @@ def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str,
     read = read_rtstruct(path)
     if not read.outlines:
         raise UnreadableFileError("rtstruct", "no structure with contours", file=path.name)
-    if not same_person(read.person, person):
+    if not is_same_person(read.person, person):
         raise GeometryError(
             "B34", "dose and structures are from different patients", do="give files of one patient"
         )
@@ -122,14 +122,14 @@ def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str,
             middles[name] = np.average(pieces.points, axis=0, weights=pieces.volumes)
         curve = Sampled(dvh(pieces, dose))
         given = outline.name if name != outline.name else ""
-        found.append(Dosed(name, color, curve, given, _lacking(outline)))
-    is_compared = comparable(read.person, person) or not any(person)
+        found.append(Dosed(name, color, curve, given, _describe_missing(outline)))
+    is_compared = can_compare(read.person, person) or not any(person)
     doubt = _doubt(bool(any(read.person) and read.frame), is_compared)
     empty = [canonical_name(name) or name for name in read.empty]
-    return Measured(tuple(found), doubt, (*read.notes, *_swapped(middles)), tuple(empty))
+    return Measured(tuple(found), doubt, (*read.notes, *_note_swapped(middles)), tuple(empty))
 
 
-def _lacking(outline: Outline) -> str:
+def _describe_missing(outline: Outline) -> str:
     """What may be missing from a structure."""
     if not outline.is_whole:
         return "open contours of it were left out"
@@ -137,7 +137,7 @@ def _lacking(outline: Outline) -> str:
     return "" if gap is None else f"gap of {gap:.3g} mm without contours: slices may be missing"
 
 
-def _swapped(middles: Mapping[str, npt.NDArray[np.float64]]) -> Iterator[str]:
+def _note_swapped(middles: Mapping[str, npt.NDArray[np.float64]]) -> Iterator[str]:
     """Note every pair whose left structure does not lie left of the right one (in RAS, x points right)."""
     for left, middle in middles.items():
         right = f"{left.removesuffix('_L')}_R"
@@ -153,7 +153,7 @@ def _of_result(
     known = {organ.name: organ for organ in table.organs}
     names = [row["name"] for row in (*manifest["volumes"], *manifest.get("margins", ()))]
     names = [name for name in names if only in (None, name)]
-    samples = _sampled(out, manifest, [name for name in names if name in known], dose)
+    samples = _measure_samples(out, manifest, [name for name in names if name in known], dose)
     for name in names:
         image = read_nifti(out / "structures" / f"{name}.nii.gz")
         color = (look_of(table, known[name]) if name in known else look_of_target(table))[0]
@@ -161,7 +161,7 @@ def _of_result(
         yield Dosed(name, color, Sampled(dvh(pieces_of_mask(mask), dose), samples.get(name, ())))
 
 
-def _sampled(
+def _measure_samples(
     out: Path, manifest: Mapping[str, Any], names: Sequence[str], dose: Image
 ) -> dict[str, tuple[Dvh, ...]]:
     """Histograms of structures in all saved samples; organs are not cut by tumor."""
@@ -182,7 +182,7 @@ def _sampled(
 
         def curve(name: str, votes: Votes = votes, grid: Grid = grid) -> Dvh:
             mask = organ_mask(table, table.organ(name), votes)
-            return thinned(dvh(pieces_of_mask(Image(mask.astype(np.uint8), grid)), dose))
+            return thin_dvh(dvh(pieces_of_mask(Image(mask.astype(np.uint8), grid)), dose))
 
         for name, histogram in zip(names, each(curve, names)):
             found[name].append(histogram)

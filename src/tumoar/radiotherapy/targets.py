@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti, write_nifti
-from tumoar.radiotherapy.margins import Margins, grown, grown_within, ventricles
-from tumoar.result.folder import added, read_manifest, write_table
+from tumoar.radiotherapy.margins import Margins, find_ventricles, grow, grow_within
+from tumoar.result.folder import add_files, read_manifest, write_table
 from tumoar.result.masks import label_table, structure_names
 from tumoar.vocabulary.errors import UsageError
 
@@ -31,7 +31,7 @@ def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
     fluid = np.isin(labels.data, [s.index for s in table.structures if s.name == "CSF"])
     targets = grow_targets(target, brain, fluid, grid, margins)
     rows = [row for row, _ in targets]
-    with added(out, manifest, margins=rows) as folder:
+    with add_files(out, manifest, margins=rows) as folder:
         write_table(folder / TABLE, rows)
         (folder / "structures").mkdir()
         for row, mask in targets:
@@ -45,12 +45,12 @@ def grow_targets(
     """Grow the requested CTV and PTV around a GTV; return a table row and a mask for each."""
     targets = []
     if margins.ctv is not None:
-        inside = brain & ~ventricles(brain, fluid, grid.spacing)
-        target = grown_within(target, inside, margins.ctv, grid.spacing)
+        inside = brain & ~find_ventricles(brain, fluid, grid.spacing)
+        target = grow_within(target, inside, margins.ctv, grid.spacing)
         how = f"GTV + {margins.ctv:g} mm in the brain, not across ventricles; falx and tentorium not modeled"
         targets.append((_row("CTV", margins.ctv, target, grid, how), target))
     if margins.ptv is not None:
-        target = grown(target, margins.ptv, grid.spacing)
+        target = grow(target, margins.ptv, grid.spacing)
         how = f"{'CTV' if margins.ctv is not None else 'GTV'} + {margins.ptv:g} mm"
         targets.append((_row("PTV", margins.ptv, target, grid, how), target))
     return targets

@@ -15,7 +15,7 @@ from tumoar.geometry.image import Case, Input
 from tumoar.report.face import without_face
 from tumoar.report.intensity import bias_fields, intensity_models
 from tumoar.report.pictures import pictures
-from tumoar.report.volumes import center, contrast_volumes, label_volume, map_volumes, windowed
+from tumoar.report.volumes import apply_windows, center, contrast_volumes, label_volume, map_volumes
 from tumoar.result.folder import status
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import rank
@@ -37,7 +37,7 @@ def report_data(
     "volume" (%)}, with "low" and "high" (%) for a band) and the rows of limits.tsv under "limits". Without
     `keep_face`, images are black where they would show a face.
     """
-    grid, legend, images = result.case.grid, _legend(result), windowed(result)
+    grid, legend, images = result.case.grid, _legend(result), apply_windows(result)
     visible = np.ones((len(images), *grid.shape), bool) if keep_face else without_face(result)
     images = [(np.where(seen, image, np.uint8(0)), window) for (image, window), seen in zip(images, visible)]
     return {
@@ -70,7 +70,7 @@ def report_data(
 
 def still_pictures(result: Segmentation) -> list[dict[str, Any]]:
     """Each contrast in three planes, without a face, as PNG in base64."""
-    seen = zip(windowed(result), without_face(result))
+    seen = zip(apply_windows(result), without_face(result))
     images = [(np.where(visible, image, np.uint8(0)), window) for (image, window), visible in seen]
     return pictures(result, images, _legend(result))
 

@@ -15,7 +15,7 @@ import numpy as np
 from tumoar.io.files import read_text
 from tumoar.report.content import FORMAT
 from tumoar.report.plots import Line, Mark, Span, plot
-from tumoar.report.schema import fault
+from tumoar.report.schema import find_fault
 from tumoar.vocabulary.errors import UnreadableFileError
 from tumoar.vocabulary.notes import Note
 
@@ -84,7 +84,7 @@ def read_data(html: str) -> dict[str, Any]:
             found=data["format"] if isinstance(data.get("format"), int) else "no number",
             do=f"use the version of tumoar that wrote it, or segment again (this one reads {FORMAT})",
         )
-    why = fault(data)
+    why = find_fault(data)
     if why is not None:
         raise _damaged(why)
     return data

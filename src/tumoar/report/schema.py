@@ -251,7 +251,7 @@ class _Data(_Part):
 _DATA = TypeAdapter(_Data)
 
 
-def fault(data: Any) -> str | None:
+def find_fault(data: Any) -> str | None:
     """Location and reason of the first invalid value, without quoting it; None if the data are valid."""
     try:
         _DATA.validate_python(data)

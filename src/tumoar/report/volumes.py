@@ -53,7 +53,7 @@ def center(result: Segmentation) -> npt.NDArray[np.int64]:
     return np.array(result.case.grid.shape) // 2
 
 
-def windowed(result: Segmentation) -> list[Windowed]:
+def apply_windows(result: Segmentation) -> list[Windowed]:
     """Each contrast as bytes from black to white, and the corresponding intensities."""
     inside = brain(result)
 

@@ -65,7 +65,7 @@ def review(result: Segmentation) -> tuple[Note, ...]:
     return tuple(sorted(notes, key=lambda note: note.id != SWAPPED))  # it puts all others in doubt
 
 
-def seen(result: Segmentation) -> dict[str, float]:
+def visible_fractions(result: Segmentation) -> dict[str, float]:
     """Fraction of each organ of the fitted atlas that lies in voxels with data."""
     placed, nodes = result.fit.placed, result.fit.nodes
     corners = nodes[placed.tetrahedra]
@@ -88,7 +88,7 @@ def _unseen(result: Segmentation) -> list[Note]:
         gone = [o.name for o in result.table.organs if o.structures and not _in_brain(result, o.structures)]
         return [Note("B40", f"skull-stripped images do not show {', '.join(gone)}")]
     notes = []
-    for organ, share in seen(result).items():
+    for organ, share in visible_fractions(result).items():
         if share < NOT_SEEN:
             notes.append(Note("B37", f"NOT SEEN, {1 - share:.0%} of it lies outside the images", where=organ))
         elif share < PARTLY_SEEN:

@@ -17,8 +17,8 @@ from tumoar.geometry.image import Grid, Input
 from tumoar.io.manifest import (
     MANIFEST,
     REPORT,
-    added,
-    published,
+    add_files,
+    publish_folder,
     read_manifest,
     replace_text,
     write_manifest,
@@ -27,7 +27,7 @@ from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.store import labels_to_dict
 from tumoar.numerics.threads import each
 from tumoar.preprocess.case import to_input
-from tumoar.result.native import Delivered, cleaned, deliver, same_space
+from tumoar.result.native import Delivered, deliver, remove_small_parts, same_space
 from tumoar.result.segmentation import Segmentation, exclusive, organ_mask
 from tumoar.vocabulary.errors import IntegrityError
 from tumoar.vocabulary.labels import LabelTable, Organ, Structure, TumorClass
@@ -38,10 +38,10 @@ __all__ = [
     "MANIFEST",
     "REPORT",
     "Options",
+    "add_files",
     "add_table",
-    "added",
-    "emptied",
     "label_rows",
+    "note_emptied",
     "read_manifest",
     "replace_text",
     "status",
@@ -79,9 +79,9 @@ def write_result(
 
     `report` renders the page from the manifest. Returns all notes, including those on the written files.
     """
-    with published(out, "the result") as work:
+    with publish_folder(out, "the result") as work:
         rows = _write_images(work, result, options)
-        notes = (*notes, *_emptied(rows, options.least_cm3))
+        notes = (*notes, *_note_emptied(rows, options.least_cm3))
         write_table(work / "volumes.tsv", rows)
         write_table(work / "segmentation.tsv", label_rows(result.table))
         _write_transforms(work, result)
@@ -99,14 +99,14 @@ def write_result(
     return notes
 
 
-def _emptied(rows: Iterable[Mapping[str, Any]], least_cm3: float) -> Iterator[Note]:
+def _note_emptied(rows: Iterable[Mapping[str, Any]], least_cm3: float) -> Iterator[Note]:
     """Note structures that are empty after removing small parts."""
     for row in rows:
         if least_cm3 > 0 and row["removed_voxels"] and not row["components"]:
-            yield emptied(row["name"], least_cm3)
+            yield note_emptied(row["name"], least_cm3)
 
 
-def emptied(name: str, least_cm3: float) -> Note:
+def note_emptied(name: str, least_cm3: float) -> Note:
     """Note a structure that is empty after removing small parts."""
     text = f"empty, no part of it reaches {least_cm3:g} cm³"
     return Note("min-volume", text, action="lower --min-volume", where=name)
@@ -114,7 +114,7 @@ def emptied(name: str, least_cm3: float) -> Note:
 
 def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Add a table to a finished result and its manifest."""
-    with added(out) as folder:
+    with add_files(out) as folder:
         write_table(folder / name, rows)
 
 
@@ -169,7 +169,9 @@ def _write_organ(
     work: Path, result: Segmentation, main: Delivered, organ: Organ, least_cm3: float
 ) -> dict[str, Any]:
     """Write mask and vote fractions of an organ; return its row of volumes.tsv."""
-    mask, parts, removed = cleaned(organ_mask(result.table, organ, main.votes), main.grid, least_cm3)
+    mask, parts, removed = remove_small_parts(
+        organ_mask(result.table, organ, main.votes), main.grid, least_cm3
+    )
     write_nifti(work / "structures" / f"{organ.name}.nii.gz", mask.astype(np.uint8), main.grid)
     share = to_input(result.probability(organ.name), result.case, result.case.reference)
     write_nifti(work / "probabilities" / f"{organ.name}.nii.gz", share, main.grid)

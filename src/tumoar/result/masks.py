@@ -63,11 +63,11 @@ def table_of_labels(path: Path) -> LabelTable:
 
 def read_mask(out: Path, manifest: Mapping[str, Any], name: str) -> Image:
     """Read the mask of a structure on the voxels of the reference image; organs are not cut by tumor."""
-    image = read_nifti(listed(out, manifest, f"structures/{name}.nii.gz"))
+    image = read_nifti(require_listed(out, manifest, f"structures/{name}.nii.gz"))
     return Image((np.asarray(image.data) > 0).astype(np.uint8), image.grid)
 
 
-def listed(out: Path, manifest: Mapping[str, Any], name: str) -> Path:
+def require_listed(out: Path, manifest: Mapping[str, Any], name: str) -> Path:
     """Path of a file of a result, which its manifest must list."""
     if name not in manifest["files"] or not (out / name).is_file():
         raise IntegrityError("result", "a file of the result is missing", file=name, do="run it again")
@@ -79,10 +79,10 @@ def transform_to_reference(out: Path, manifest: Mapping[str, Any], contrast: str
     if contrast == manifest["reference"]:
         return np.eye(4)
     name = f"transforms/{contrast}_to_{manifest['reference']}.txt"
-    return np.loadtxt(listed(out, manifest, name))
+    return np.loadtxt(require_listed(out, manifest, name))
 
 
-def carried(mask: Image, grid: Grid, matrix: Matrix) -> Mask:
+def resample_mask(mask: Image, grid: Grid, matrix: Matrix) -> Mask:
     """Resample a mask; voxels count if more than half inside. `matrix` maps to the world of the mask."""
     return np.asarray(resample(mask.data, mask.grid, grid, matrix) > 0.5)
 
@@ -92,7 +92,7 @@ def same_voxels(a: Grid, b: Grid) -> bool:
     return _order(a, b) is not None
 
 
-def rearranged(values: npt.NDArray[Any], of: Grid, onto: Grid) -> npt.NDArray[Any] | None:
+def rearrange(values: npt.NDArray[Any], of: Grid, onto: Grid) -> npt.NDArray[Any] | None:
     """Values in the storage order of another grid; None if the grids do not have the same voxels."""
     turn = _order(of, onto)
     if turn is None:

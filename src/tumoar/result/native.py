@@ -47,7 +47,7 @@ def deliver(result: Segmentation, name: str) -> Delivered:
         to_input(np.where(result.islands, 0, tally.fraction(tumor=parts)), result.case, name) > HALF
         for parts in (("core", "edema"), ("core",))
     )
-    votes = voted(table, grid, shares, z, y)
+    votes = vote_on_grid(table, grid, shares, z, y)
     return Delivered(name, grid, votes, exclusive(table, votes))
 
 
@@ -66,10 +66,10 @@ def deliver_sample(
     z, y = (resample_mean(part.astype(np.float32), grid, onto) > HALF for part in (sample.z, sample.y))
     if islands is not None:
         z, y = z & ~islands, y & ~islands
-    return voted(table, onto, shares, z, y)
+    return vote_on_grid(table, onto, shares, z, y)
 
 
-def voted(
+def vote_on_grid(
     table: LabelTable, grid: Grid, shares: Iterable[tuple[int, npt.NDArray[np.float32]]], z: Mask, y: Mask
 ) -> Votes:
     """Votes from the fractions of every structure l on a grid, and from tumor masks."""
@@ -99,7 +99,7 @@ def same_space(result: Segmentation, a: str, b: str) -> bool:
     )
 
 
-def cleaned(mask: Mask, grid: Grid, least: float) -> tuple[Mask, int, int]:
+def remove_small_parts(mask: Mask, grid: Grid, least: float) -> tuple[Mask, int, int]:
     """Remove parts smaller than `least` (cm³); return mask, number of remaining parts, removed voxels."""
     parts, count = ndi.label(mask)
     sizes = np.bincount(parts.ravel(), minlength=count + 1)

@@ -99,7 +99,7 @@ def summarize(scores: Sequence[Scores]) -> Mapping[str, tuple[float, float]]:
     return {name: (float(np.mean(v)), float(np.median(v))) for name, v in columns.items()}
 
 
-def paired(
+def compare_paired(
     a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], rng: np.random.Generator, draws: int = 10_000
 ) -> tuple[float, float, float, int]:
     """Mean of a − b over patients where both are finite, its 95 % bootstrap interval, number of patients.

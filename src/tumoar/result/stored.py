@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.io.files import absolute
-from tumoar.io.lock import locked
-from tumoar.io.manifest import MANIFEST, published, read_manifest, tidy
+from tumoar.io.lock import lock_output
+from tumoar.io.manifest import MANIFEST, publish_folder, read_manifest, remove_leftovers
 from tumoar.io.manifest_schema import RESULT, seal
 from tumoar.io.nifti import read_nifti
 from tumoar.io.outputs import require_empty
-from tumoar.result.masks import label_table, listed, read_mask, structure_names
+from tumoar.result.masks import label_table, read_mask, require_listed, structure_names
 from tumoar.result.segmentation import Volume
 from tumoar.vocabulary.labels import LabelTable
 from tumoar.vocabulary.notes import Note
@@ -77,7 +77,7 @@ class Stored:
 
     @cached_property
     def _map(self) -> Image:
-        return read_nifti(listed(self.folder, self.manifest, "segmentation.nii.gz"))
+        return read_nifti(require_listed(self.folder, self.manifest, "segmentation.nii.gz"))
 
     @property
     def grid(self) -> Grid:
@@ -92,7 +92,7 @@ class Stored:
     def labels_on(self, contrast: str) -> Image:
         """Label map on the voxels of an input image."""
         name = known_contrast(contrast, self.contrasts)
-        return read_nifti(listed(self.folder, self.manifest, f"{NATIVE[0]}{name}{NATIVE[1]}"))
+        return read_nifti(require_listed(self.folder, self.manifest, f"{NATIVE[0]}{name}{NATIVE[1]}"))
 
     def mask(self, name: str) -> npt.NDArray[np.bool_]:
         """(X, Y, Z) mask of a structure or margin, by TG-263 name; organs are not cut by tumor."""
@@ -102,7 +102,7 @@ class Stored:
         """(X, Y, Z) fraction of the samples in which a voxel belongs to a structure; margins have none."""
         measured = [row["name"] for row in self.manifest["volumes"]]
         path = f"probabilities/{known_name(name, measured)}.nii.gz"
-        return read_nifti(listed(self.folder, self.manifest, path)).data
+        return read_nifti(require_listed(self.folder, self.manifest, path)).data
 
     def volume(self, name: str) -> Volume:
         """Volume of a structure, as outlined and over the samples."""
@@ -114,9 +114,9 @@ class Stored:
         """Copy the result to another folder atomically; its files are checked again."""
         out = absolute(folder)
         require_empty(out, [self.folder], overwrite=overwrite, kind=RESULT)
-        with locked(out):
-            tidy(out)
-            with published(out, "the result") as work:
+        with lock_output(out):
+            remove_leftovers(out)
+            with publish_folder(out, "the result") as work:
                 manifest = read_manifest(self.folder)
                 for name in manifest["files"]:
                     (work / name).parent.mkdir(parents=True, exist_ok=True)

@@ -87,9 +87,9 @@ def test_voxels_too_coarse_are_told():
     mask[:2, :2, :2] = True
     roi = Roi("OpticChiasm", "ORGAN", "#ff3b30", mask)
     assert _note_changed({"name": "OpticChiasm", "outlined_cm3": 1.0}, [roi], coarse) is None
-    assert "1.00 cm³ on the voxels" in _note_changed(
-        {"name": "OpticChiasm", "outlined_cm3": 0.4}, [roi], coarse
-    )
+    note = _note_changed({"name": "OpticChiasm", "outlined_cm3": 0.4}, [roi], coarse)
+    assert note.where == "OpticChiasm"
+    assert note.text.startswith("1.00 cm³ on the voxels")
 
 
 def test_same_voxels():

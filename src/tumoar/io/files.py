@@ -1,7 +1,7 @@
 """Open files safely and write them atomically.
 
-Every file that a user names is opened by `open_file`: a regular file of bounded size, never a pipe, a device or
-a folder. Files are written under a temporary name in the same folder, synced, and renamed.
+Every file that a user names is opened by `open_file`: a regular file of bounded size, never a pipe, a device
+or a folder. Files are written under a temporary name in the same folder, synced, and renamed.
 """
 
 from __future__ import annotations

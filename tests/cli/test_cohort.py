@@ -36,7 +36,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(study, capfd):
     lines = out.splitlines()
     assert [line.split()[:3] for line in lines[1:3]] == [["0", "sub-01", "T1c"], ["1", "sub-02", "T1c"]]
     assert "E3-B1 no image found" in lines[3]
-    assert lines[4].startswith("2 to run, 0 with a result, 1 that cannot be run; 2 at a time")
+    assert lines[4].startswith("2 to run, 0 with a result, 1 that cannot be run; 2 in parallel")
     assert not (study / "out").exists()
 
 
@@ -115,8 +115,8 @@ def test_lists_that_are_taken(study, capfd, encoding):
         (["raw", "out", "participant", "--index", "0", "--participant-label", "01"], "E2-B61 --index cannot"),
         (["raw", "out", "participant", "--", "--burnin", "3"], "No such option: --burnin"),
         (["raw", "out", "participant", "--", "--samples", "0"], "E2-B55 setting gibbs.samples"),
-        (["raw", "out", "participant", "--", "--t1c", "x"], "E2-flags flags for segment: --t1c is the"),
-        (["raw", "out", "participant", "--", "-o", "x"], "E2-flags flags for segment: --output is the"),
+        (["raw", "out", "participant", "--", "--t1c", "x"], "E2-flags flags for segment: --t1c is set by"),
+        (["raw", "out", "participant", "--", "-o", "x"], "E2-flags flags for segment: --output is set by"),
         (["raw", "out", "participant", "--", "--exclude", "x"], "E2-flags flags for segment: no such file"),
         (["raw", "raw", "participant", "--index", "0"], "E2-output the output is the dataset itself"),
         (["nowhere.csv", "out", "participant"], "E3-B1 cannot read the list"),

@@ -291,7 +291,7 @@ def test_a_structure_that_is_not_there_has_no_number(study, tmp_path, capfd):
     )
     assert code == 0, err
     line = next(line for line in text.splitlines() if line.startswith("gray  OpticChiasm"))
-    assert line == "gray  OpticChiasm    D0.03cc not known (limit 54.0); not there"
+    assert line == "gray  OpticChiasm    D0.03cc not known (limit 54.0); empty"
 
 
 def test_a_mask_on_other_voxels_than_its_result_is_refused(study, tmp_path, capfd):

@@ -91,7 +91,10 @@ def test_our_own_label_maps_need_no_values(maps, capfd):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["found_0.nii.gz", "--reference", "true_0.nii.gz"], "E2-evaluate reference is not a label map"),
+        (
+            ["found_0.nii.gz", "--reference", "true_0.nii.gz"],
+            "E2-evaluate reference is not a tumoar label map",
+        ),
         (["found_0.nii.gz", "found_1.nii.gz", "--reference", "true_0.nii.gz"], "E2-evaluate 2 results but 1"),
         (
             ["found_0.nii.gz", "--reference", "true_0.nii.gz", "--values", "Liver=1"],

@@ -212,7 +212,7 @@ def summarize(result: Segmentation, notes: Sequence[Note], out: Path, watch: Wat
             shown = f"{name} {rows[name]['outlined_cm3']:.1f} cm³ (outlined)"
             watch.say(f"{shown}; spread of the samples {low:.1f}–{high:.1f} cm³")
     for note in notes:
-        watch.say(f"review: {note}")
+        watch.say(f"{note.level}: {note}")
     state = status(notes)
     watch.say(f"{state}: {out.name}/report.html", status=state)
 

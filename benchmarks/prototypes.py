@@ -176,7 +176,7 @@ def meshes_and_costs(repeats: int, quick: bool) -> tuple[dict[str, dict[str, flo
     figures |= {"nodes": len(nodes), "tetrahedra": len(tetrahedra), "grid": "×".join(map(str, shape))}
     lik *= 0.5 + rng.random((1, 1, shape[2], K), np.float32)
     lik /= lik[..., :1].copy()
-    incidence = tetra_cost.incidence(ordered, len(nodes))
+    incidence = tetra_cost.build_incidence(ordered, len(nodes))
     # Some deformation, none at the border: at rest energy and gradient vanish.
     wave = np.sin(np.pi * (nodes + 0.5) / shape).prod(1)
     moved = nodes + wave[:, None] * np.array([1.5, -1.0, 0.5])

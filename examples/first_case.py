@@ -1,4 +1,4 @@
-"""Outline a patient's tumor and organs: python examples/first_case.py T1C.nii.gz FLAIR.nii.gz OUT"""
+"""Segment a patient's tumor and organs: python examples/first_case.py T1C.nii.gz FLAIR.nii.gz OUT"""
 
 import sys
 
@@ -6,7 +6,7 @@ from tumoar import segment
 
 
 def main(t1c: str, flair: str, folder: str) -> None:
-    # `fast` gives a first look; omit it for the full algorithm.
+    # `fast` gives a quick preview; omit it for the full algorithm.
     result = segment(t1c=t1c, flair=flair, output=folder, fast=True)
     for organ in ("GTV", "Edema", "Brainstem", "OpticChiasm"):
         volume = result.volume(organ)

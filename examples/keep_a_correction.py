@@ -1,4 +1,4 @@
-"""Sample again around what a physician has drawn: tumor in a mask, none outside; core stays free."""
+"""Segment again with a corrected tumor mask; the core inside it stays free."""
 
 import numpy as np
 

@@ -9,7 +9,7 @@ def main(folder: str) -> None:
     result = load_result(folder)  # every file is checked against the manifest
     print(result.status)
     for note in result.notes:
-        print(f"review: {note.text}")
+        print(f"{note.level}: {note}")
     for name in result.structures:
         print(f"{name:14} {result.volume(name).outlined:8.2f} cm³")
     doubtful = (result.probability("GTV") > 0.1) & (result.probability("GTV") < 0.9)

@@ -1,4 +1,4 @@
-"""A patient drawn from the model, against its truth: python examples/score_against_truth.py SEED"""
+"""Segment a simulated patient and score it against the truth: python examples/score_against_truth.py SEED"""
 
 import sys
 

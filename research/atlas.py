@@ -35,7 +35,7 @@ from tumoar.train.align import Alignment, align
 from tumoar.train.atlas import AtlasSettings, Level, fit, plan, to_atlas
 from tumoar.train.head_table import default_heads
 from tumoar.train.mesh import quality
-from tumoar.train.prepare import prepare, volumes
+from tumoar.train.prepare import measure_volumes, prepare_head
 from tumoar.vocabulary.labels import default_labels
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,7 +77,7 @@ def prepared(number, cache):
     if not path.exists():
         cache.mkdir(parents=True, exist_ok=True)
         image, _ = reorient(read_nifti(DATA / "heads" / path.name))
-        out = prepare(image.data.astype(np.int32), image.grid, default_heads(), LABELS, name=path.name)
+        out = prepare_head(image.data.astype(np.int32), image.grid, default_heads(), LABELS, name=path.name)
         write_nifti(path, out, image.grid)
     return np.asarray(reorient(read_nifti(path))[0].data)
 
@@ -225,7 +225,7 @@ def ahead(rows):
 
 def head_volumes(head):
     """Volumes in ml of the structures with a published range."""
-    found = volumes(head, Grid(head.shape, np.eye(4)), LABELS)
+    found = measure_volumes(head, Grid(head.shape, np.eye(4)), LABELS)
     return {name: found[name] for name in default_heads().volumes}
 
 

@@ -23,7 +23,7 @@ from tumoar.numerics.tetra_raster import rasterize
 from tumoar.train.align import align
 from tumoar.train.atlas import AtlasSettings, Level, fit, train
 from tumoar.train.head_table import default_heads
-from tumoar.train.prepare import prepare
+from tumoar.train.prepare import prepare_head
 from tumoar.vocabulary.labels import Structure, default_labels
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,7 +63,7 @@ def main():
     heads = []
     for number in numbers:
         image, _ = reorient(read_nifti(DATA / "heads" / f"head_{number}.nii.gz"))
-        heads.append(prepare(image.data.astype(np.int32), image.grid, table, labels))
+        heads.append(prepare_head(image.data.astype(np.int32), image.grid, table, labels))
     common = align(heads[:-1], labels)
     *maps, truth = (common.place(head, labels) for head in heads)
     levels = (Level((12.0,), 2),) if options.quick else (Level((12.0,), 6), Level((4.0, 5.0, 7.0), 8))

@@ -37,7 +37,7 @@ import small_patients
 PROJECT = Path(__file__).resolve().parents[1]
 MINUTES = 4.0
 STOPPING = 20.0  # seconds
-OUTCOME = re.compile(r"\d s  (sub-\w+) (done already|done|FAILED)")
+OUTCOME = re.compile(r"\d s  (sub-\w+) (already done|done|FAILED)")
 
 
 # ---- one start of the client ---------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def soak(
         "adds_up": len(rows) == count and states.count("done") + states.count("failed") == count,
         "results_whole": sum((out / "results" / n / "run.json").is_file() for n in finished),
         "leftovers": sorted(p.name for p in (out / "results").iterdir() if p.name.startswith(".")),
-        "skipped_in_third": sum(state == "done already" for _, state in third.outcomes),
+        "skipped_in_third": sum(state == "already done" for _, state in third.outcomes),
         "client_mb": [round(min(memory)), round(max(memory))] if memory else [],
         "client_growth": growth([run.memory for run in runs]),
         "validator_errors": validate(out),

@@ -29,7 +29,7 @@ from tumoar.model.shape.base import ShapePrior, select_color
 from tumoar.model.shape.crbm import CRBM
 from tumoar.model.shape.mrf import FirstOrderMRF
 from tumoar.numerics.convolve import REACH
-from tumoar.train.shape_data import Shape, flips
+from tumoar.train.shape_data import Shape, draw_flips
 
 KINDS = [(rate, grain) for grain in (0.0, 2.0) for rate in (0.05, 0.1, 0.2)]
 BETAS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
@@ -82,7 +82,7 @@ def corrupted(shape: Shape, kind, box: int | None, seed: int):
         )
         part = (slice(REACH, -REACH),) * 3
     seen = truth.copy()
-    seen[part] ^= flips(truth[part].shape, rate, grain, rng)
+    seen[part] ^= draw_flips(truth[part].shape, rate, grain, rng)
     return truth, seen, part, float(np.log((1 - rate) / rate)), rng
 
 

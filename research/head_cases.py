@@ -12,9 +12,9 @@ import numpy as np
 
 from tumoar.geometry.image import Case, Grid, Image, Input, is_valid, transform_intensities
 from tumoar.geometry.resample import resample_valid
-from tumoar.simulate.scanner import over_same_field
+from tumoar.simulate.scanner import change_spacing
 from tumoar.train.head_table import default_heads
-from tumoar.train.prepare import prepare
+from tumoar.train.prepare import prepare_head
 from tumoar.vocabulary.contrasts import find_contrast
 from tumoar.vocabulary.labels import default_labels
 
@@ -41,7 +41,7 @@ def read_head(name: str, cache: Path) -> tuple[np.ndarray, np.ndarray, Grid]:
     made_by = ("data/heads.toml", "data/labels.toml", "train/prepare.py", "train/eye_sockets.py")
     kept = cache / f"head_{name}_{digest(__file__, made_by)}.npy"
     if not kept.exists():
-        np.save(kept, prepare(source, grid, default_heads(), LABELS, name=name))
+        np.save(kept, prepare_head(source, grid, default_heads(), LABELS, name=name))
     return np.load(kept), source, grid
 
 
@@ -69,7 +69,7 @@ def shifted(affine: np.ndarray, origin: np.ndarray) -> np.ndarray:
 
 def at_one_mm(images: dict[str, Image], field: Grid | None = None) -> tuple[np.ndarray, np.ndarray]:
     """D (N, X, Y, Z) and the affine of a case of images whose places are known, over the first or a field."""
-    onto = over_same_field(field or next(iter(images.values())).grid, (1.0, 1.0, 1.0))
+    onto = change_spacing(field or next(iter(images.values())).grid, (1.0, 1.0, 1.0))
     D = []
     for name, image in images.items():
         contrast = find_contrast(name)

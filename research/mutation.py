@@ -68,8 +68,8 @@ class Target:
 
 
 TARGETS = (
-    Target("geometry/image.py", 60, ("tests/test_image.py",)),
-    Target("geometry/orientation.py", 50, ("tests/test_orientation.py",)),
+    Target("geometry/image.py", 60, ("tests/geometry/test_image.py",)),
+    Target("geometry/orientation.py", 50, ("tests/geometry/test_orientation.py",)),
     Target("io/nifti.py", 60, NIFTI),
     Target("io/nifti_header.py", 40, NIFTI),
     Target("io/dicom.py", 20, ("tests/io/test_dicom.py", "tests/io/test_security.py")),

@@ -92,11 +92,12 @@ ROWS = (
         "tests/cli/test_many_runs.py::test_threads_change_no_bit "
         "tests/cli/test_many_runs.py::test_another_processor_gives_the_same_labels"),
     Row("R20", "metamorphic relations", "170",
-        "tests/test_metamorphic.py tests/test_assemble.py::test_all_storage_orders_give_the_same_case "
-        "tests/test_assemble.py::test_padding_with_zeros_changes_nothing"),
-    Row("R21", "images that do not belong together, and 100 sets that do", "300", "tests/test_mixed_up.py"),
+        "tests/test_metamorphic.py tests/preprocess/test_case.py::test_all_storage_orders_give_the_same_case "
+        "tests/preprocess/test_case.py::test_padding_with_zeros_changes_nothing"),
+    Row("R21", "images that do not belong together, and 100 sets that do", "300",
+        "tests/preprocess/test_mixed_up.py"),
     Row("R22", "doses and distances against formulas", "500",
-        "tests/test_dose.py tests/test_contours.py tests/test_evaluate.py"),
+        "tests/radiotherapy/test_dvh.py tests/geometry/test_contours.py tests/result/test_scores.py"),
     Row("R23", "round trips of contours and segments", "300",
         "tests/io/test_rtstruct.py::test_many_round_trips tests/io/test_seg.py"),
     Row("R24", "hostile files", "100",

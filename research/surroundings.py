@@ -16,8 +16,8 @@ import numpy as np
 
 from tumoar.geometry.image import Grid
 from tumoar.train.head_table import default_heads
-from tumoar.train.prepare import prepare
-from tumoar.train.surroundings import average
+from tumoar.train.prepare import prepare_head
+from tumoar.train.surroundings import average_heads
 from tumoar.vocabulary.labels import default_labels
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -29,7 +29,7 @@ def read(path: Path):
     image = nib.as_closest_canonical(nib.load(path))
     source = np.asarray(image.dataobj).astype(np.int16)
     grid = Grid(source.shape, image.affine)
-    return prepare(source, grid, default_heads(), default_labels(), name=path.name), source, grid
+    return prepare_head(source, grid, default_heads(), default_labels(), name=path.name), source, grid
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
     paths = [p for p in sorted((DATA / "heads").glob("head_*.nii.gz")) if p.name[5:7] not in left_out]
     start = time.perf_counter()
     paths = paths[:2] if options.quick else paths
-    result = average((read(p) for p in paths), default_labels(), default_heads())
+    result = average_heads((read(p) for p in paths), default_labels(), default_heads())
     parts = np.round(255 * result.parts).astype(np.uint8)
     if not options.quick:
         points = np.array(list(result.landmarks.values()))

@@ -61,10 +61,10 @@ def assign(**values):
 BAD = {
     "missing slice": ("B45", GeometryError, "slice missing between 49.1 and 55.1", drop(4)),
     "uneven": ("B45", GeometryError, "not evenly spaced", edited(move([0, 0, 0.7]), {4})),
-    "slice aside": ("B45", GeometryError, "above one another", edited(move([2.0, 0, 0]), {4})),
-    "slice forward": ("B45", GeometryError, "above one another", edited(move([0, -30.0, 0]), {3})),
+    "slice aside": ("B45", GeometryError, "not stacked in line", edited(move([2.0, 0, 0]), {4})),
+    "slice forward": ("B45", GeometryError, "not stacked in line", edited(move([0, -30.0, 0]), {3})),
     "tilted": ("B28", GeometryError, "tilted against their stack", edited(tilt)),
-    "same place": ("B46", ChannelError, "lie where another one lies", edited(move([0, 0, 3.0]), {5})),
+    "same place": ("B46", ChannelError, "share a position with", edited(move([0, 0, 3.0]), {5})),
     "two echoes": ("B46", ChannelError, "2 series", edited(assign(EchoTime="90"), {1, 2, 3, 4})),
     "localizer": ("B46", ChannelError, "2 series", edited(assign(Rows=5), {2})),
     "other direction": (

@@ -47,7 +47,7 @@ ROWS: dict[str, Row] = {}
 def add(name: str, id: str, code: int, text: str, make, *, notes=(), slow=False, others=()) -> None:
     name = f"{id} {name}"
     if name in ROWS:
-        raise ValueError(f"{name} is there twice")
+        raise ValueError(f"{name} appears twice")
     ROWS[name] = Row(id, code, text, make, tuple(notes), slow, others)
 
 

@@ -69,7 +69,7 @@ REFUSED = {
     "missing": ("B1", 3, "cannot read the image: no such file", lambda d: d / "a.nii"),
     "empty folder": ("B1", 3, "in this folder", lambda d: folder(d / "a.nii")),
     "no regular file": ("B1", 3, "not a regular file", lambda d: fifo(d / "a.nii")),
-    "through a file": ("B1", 3, "the disk or the name", lambda d: raw(d / "b.nii", GOOD) / "a.nii"),
+    "through a file": ("B1", 3, "not possible for this disk", lambda d: raw(d / "b.nii", GOOD) / "a.nii"),
     "name too long": ("B1", 3, "cannot read the image", lambda d: d / ("a" * 300)),
     "missing .img": ("B1", 3, "file: a.img", lambda d: raw(d / "a.hdr", header(NAN, single=False))),
     "empty": ("B2", 3, "empty file", plain(b"")),

@@ -120,7 +120,7 @@ def alone(contrast: str, *more: str, stripped: bool = False):
 
 
 for contrast in ("T1", "CT", "T2"):
-    add(f"{contrast} alone", "B41", 5, "tumor cannot be told", alone(contrast))
+    add(f"{contrast} alone", "B41", 5, "cannot identify tumor", alone(contrast))
 for contrast in ("T1c", "T1", "FLAIR"):
     add(f"stripped {contrast} as whole head", "B40", 5, "", alone(contrast, "--whole-head", stripped=True))
 

@@ -74,7 +74,7 @@ def _act(action: Callable[[], object], at: int | None, error: int | None, pipe: 
 
         return call
 
-    os.fsync, manifest.exchange = stepping(os.fsync), stepping(manifest.exchange)
+    os.fsync, manifest.exchange_names = stepping(os.fsync), stepping(manifest.exchange_names)
     sys.addaudithook(hook)
     code = 2
     try:

@@ -16,9 +16,9 @@ from tumoar.app import pipeline as line
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
 from tumoar.placement.affine import AffineResult
-from tumoar.preprocess.quality import Note
 from tumoar.result.folder import Options, write_result
 from tumoar.vocabulary.config import Config, GibbsConfig
+from tumoar.vocabulary.notes import Note
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

@@ -1,7 +1,7 @@
 """Changes of the input whose effect on the result is known: none, or a known one.
 
 On the small head, whole runs. Exact means bit by bit; otherwise labels may differ as far as two seeds do, or
-as far as is said. Storage orders are in tests/test_assemble.py and tests/io, threads in
+as far as is said. Storage orders are in tests/preprocess/test_case.py and tests/io, threads in
 tests/cli/test_many_runs.py, the same image given twice among the bad inputs. Not here: heads turned by 15
 degrees, which need a head with organs.
 """

@@ -14,7 +14,7 @@ import small_run
 from tumoar.app.publish import Job, run_key
 from tumoar.cli import main
 from tumoar.geometry.image import Grid
-from tumoar.io.manifest import added, published, read_manifest, write_manifest
+from tumoar.io.manifest import add_files, publish_folder, read_manifest, write_manifest
 from tumoar.vocabulary.errors import IntegrityError
 
 
@@ -58,7 +58,7 @@ def test_to_continue_and_to_replace_at_once_is_refused(segment, tmp_path):
     checkpoints.mkdir()
     (checkpoints / "fit.ckpt").write_text("hours of work")
     code, told = segment("--resume", "--overwrite")
-    assert (code, told.split(" | ")[0]) == (2, "E2-options --resume and --overwrite at once")
+    assert (code, told.split(" | ")[0]) == (2, "E2-options --resume and --overwrite exclude each other")
     assert (checkpoints / "fit.ckpt").exists()
 
 
@@ -106,7 +106,7 @@ def test_what_is_closed_to_us_is_refused_in_one_sentence_without_its_folder(
 
 def test_nothing_read_from_one_result_is_added_to_another(tmp_path):
     def write(text):
-        with published(tmp_path / "out", "the result") as work:
+        with publish_folder(tmp_path / "out", "the result") as work:
             (work / "a.tsv").write_text(text)
             write_manifest(work, {"key": text})
 
@@ -114,7 +114,7 @@ def test_nothing_read_from_one_result_is_added_to_another(tmp_path):
     seen = read_manifest(tmp_path / "out")
     write("two")
     refused = pytest.raises(IntegrityError, match=r"E12-result .*replaced meanwhile")
-    with refused, added(tmp_path / "out", seen) as work:
+    with refused, add_files(tmp_path / "out", seen) as work:
         (work / "made_from_one.tsv").write_text("x")
     assert sorted(read_manifest(tmp_path / "out")["files"]) == ["a.tsv"]
     assert not list(tmp_path.glob("out/*made*"))

@@ -58,8 +58,8 @@ def test_bad_input(row, tmp_path, capfd, monkeypatch):
         assert last.split()[0] in {f"E{row.code}-{id}" for id in (row.id, *row.others)}, last
         assert row.text in last
     else:
-        assert "dry run: everything is in order" in last
-        found = re.findall(r"note: \w+: (B\d+)", told.err)
+        assert "dry run: all checks passed" in last
+        found = re.findall(r"note: (B\d+) \w+: ", told.err)
         assert tuple(found) == row.notes
 
 
@@ -150,7 +150,7 @@ def test_checkpoints_damaged_or_of_another_run(segment, tmp_path):
         assert segment(watch=stopping("sample", 15))[0] == 130
         assert not (tmp_path / "out").exists()
         assert any(folder.iterdir())
-        assert segment()[0] == 2  # B60: an interrupted run is there
+        assert segment()[0] == 2  # B60: the output has an interrupted run
         assert segment("--resume", "--seed", 9)[0] == 12
         spoil(*spoiled)
         assert segment("--resume")[0] == 0
@@ -195,13 +195,11 @@ WHOLE, HEALTHY = small_head.case(), small_head.case(tumor=False)
 SHORT = cropped(WHOLE, (48, 43, 48))
 # id, what its note says, case, model, further arguments
 FLAGS = {
-    "left eye outside": ("B37", "Eye_L NOT SEEN", SHORT, with_eyes("left"), NOTHING),
-    "right eye outside": ("B37", "Eye_R NOT SEEN", SHORT, with_eyes("right"), NOTHING),
-    "both eyes outside": ("B37", "Eye_R NOT SEEN", SHORT, with_eyes("left", "right"), NOTHING),
+    "left eye outside": ("B37", "Eye_L: NOT SEEN", SHORT, with_eyes("left"), NOTHING),
+    "right eye outside": ("B37", "Eye_R: NOT SEEN", SHORT, with_eyes("right"), NOTHING),
+    "both eyes outside": ("B37", "Eye_R: NOT SEEN", SHORT, with_eyes("left", "right"), NOTHING),
     "FLAIR alone": ("B42", "NOT IDENTIFIABLE", WHOLE.select_channels((1,)), MODEL, NOTHING),
-    "FLAIR alone, other noise": (
-        "B42", "NOT ID", small_head.case(seed=4).select_channels((1,)), MODEL, NOTHING
-    ),
+    "FLAIR alone, other noise": ("B42", "NOT ID", small_head.case(seed=4).select_channels((1,)), MODEL, NOTHING),
     "FLAIR alone, moved": (
         "B42", "NOT ID", small_head.case((1.5, 0, -1)).select_channels((1,)), MODEL, NOTHING
     ),

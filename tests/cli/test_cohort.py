@@ -36,7 +36,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(study, capfd):
     lines = out.splitlines()
     assert [line.split()[:3] for line in lines[1:3]] == [["0", "sub-01", "T1c"], ["1", "sub-02", "T1c"]]
     assert "E3-B1 no image found" in lines[3]
-    assert lines[4].startswith("2 to run, 0 with a result, 1 that cannot be run; 2 at a time")
+    assert lines[4].startswith("2 to run, 0 with a result, 1 that cannot be run; 2 in parallel")
     assert not (study / "out").exists()
 
 
@@ -45,14 +45,14 @@ def test_one_subject_as_an_array_job_runs_it(study, capfd):
     assert code == 0, err
     assert "sub-01 done" in err
     code, _, err = call(capfd, "raw", "out", "participant", "--participant-label", "01")
-    assert (code, "sub-01 done already" in err) == (0, True)
+    assert (code, "sub-01 already done" in err) == (0, True)
     code, _, err = call(capfd, "raw", "out", "participant", "--participant-label", "02", "-q")
     assert (code, err) == (
         8,
-        "E8-B61 1 of 1 failed | found: sub-02 | do: see group.tsv, or the folder logs\n",
+        "E8-B61 1 of 1 failed | found: sub-02 | do: see group.tsv and the folder logs\n",
     )
     code, out, err = call(capfd, "raw", "out", "participant", "--dry-run")
-    assert out.splitlines()[1].endswith("has a result: skipped if it is of the same images and flags")
+    assert out.splitlines()[1].endswith("has a result: skipped if images and flags are the same")
     code, _, err = call(capfd, "raw", "out", "group")
     assert (code, err) == (0, "out/group.html: 1 done, 2 failed\n")
 
@@ -72,13 +72,16 @@ def test_everybody_on_a_list(study, capfd):
 
 IMAGE = "raw/sub-01/anat/sub-01_ce-gd_T1w.nii.gz"
 LISTS = {
-    "the same twice": (f"subject,t1c\nA,{IMAGE}\nA,{IMAGE}\n", "sub-A is there twice"),
-    "capitals alone differ": (f"subject,t1c\na,{IMAGE}\nA,{IMAGE}\n", "is there twice"),
+    "the same twice": (f"subject,t1c\nA,{IMAGE}\nA,{IMAGE}\n", "sub-A appears twice"),
+    "capitals alone differ": (f"subject,t1c\na,{IMAGE}\nA,{IMAGE}\n", "appears twice"),
     "no rows": ("subject,t1c\n", "no rows"),
     "nothing": ("", "no column 'subject'"),
     "a formula": ("subject,t1c\nA,=1+1\n", "a formula"),
     "a name that leads elsewhere": (f"subject,t1c\n../A,{IMAGE}\n", "not usable in file names"),
-    "UTF-16 without its mark": (f"subject,t1c\nA,{IMAGE}\n".encode("utf-16-le"), "UTF-16 without its mark"),
+    "UTF-16 without its mark": (
+        f"subject,t1c\nA,{IMAGE}\n".encode("utf-16-le"),
+        "UTF-16 without a byte order mark",
+    ),
     "bytes": (bytes(range(256)), "not UTF-8 text"),
 }
 
@@ -109,11 +112,11 @@ def test_lists_that_are_taken(study, capfd, encoding):
     ("arguments", "sentence"),
     [
         (["raw", "out", "participant", "--index", "7"], "E2-B61 no subject with this number"),
-        (["raw", "out", "participant", "--index", "0", "--participant-label", "01"], "E2-B61 --index and"),
+        (["raw", "out", "participant", "--index", "0", "--participant-label", "01"], "E2-B61 --index cannot"),
         (["raw", "out", "participant", "--", "--burnin", "3"], "No such option: --burnin"),
         (["raw", "out", "participant", "--", "--samples", "0"], "E2-B55 setting gibbs.samples"),
-        (["raw", "out", "participant", "--", "--t1c", "x"], "E2-flags flags for segment: --t1c is the"),
-        (["raw", "out", "participant", "--", "-o", "x"], "E2-flags flags for segment: --output is the"),
+        (["raw", "out", "participant", "--", "--t1c", "x"], "E2-flags flags for segment: --t1c is set by"),
+        (["raw", "out", "participant", "--", "-o", "x"], "E2-flags flags for segment: --output is set by"),
         (["raw", "out", "participant", "--", "--exclude", "x"], "E2-flags flags for segment: no such file"),
         (["raw", "raw", "participant", "--index", "0"], "E2-output the output is the dataset itself"),
         (["nowhere.csv", "out", "participant"], "E3-B1 cannot read the list"),
@@ -139,6 +142,6 @@ def test_progress_is_told_with_the_time_left(capfd):
     lines = [line.split("s  ", 1)[1] for line in capfd.readouterr().err.splitlines()]
     assert lines == [
         "sub-1 done in 10 min  [1 of 5 done, about 20 min left]",
-        "sub-2 done already  [2 of 5 done, about 15 min left]",
+        "sub-2 already done  [2 of 5 done, about 15 min left]",
         "sub-3 FAILED in 3 min: E5-B23 no signal  [2 of 5 done, 1 failed, about 7 min left]",
     ]

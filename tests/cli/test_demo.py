@@ -34,7 +34,7 @@ def test_a_demo_writes_a_result_and_its_comparison_with_the_truth(tmp_path, capf
     err = capfd.readouterr().err
     assert end.value.code == 0, err
     manifest = read_manifest(tmp_path / "demo")
-    assert manifest["stamps"] == ["demo: a synthetic patient", "fast: fewer sweeps than by default"]
+    assert manifest["stamps"] == ["demo: a synthetic patient", "fast: fewer sweeps than the default"]
     with open(tmp_path / "demo" / "truth.tsv", encoding="utf-8") as file:
         rows = {row["name"]: row for row in csv.DictReader(file, delimiter="\t")}
     assert float(rows["GTV"]["dice"]) > 0.85

@@ -88,6 +88,6 @@ def test_a_fault_shows_no_traceback_and_no_message(app_that, capsys, monkeypatch
     app_that(RuntimeError("/home/Jane Doe"))
     code, out = _run([], capsys)
     assert code == 1
-    assert "internal fault: RuntimeError" in out.err
+    assert "internal error: RuntimeError" in out.err
     assert "Jane" not in out.err
     assert "Traceback" not in out.err

@@ -60,10 +60,10 @@ def test_names_of_a_clinic_are_known_and_said(clinic, capfd):
     code, out, err = call(capfd, "dose", clinic / "RS.dcm", "--dose", clinic / "RD.dcm", "-o", clinic / "d")
     assert code == 0, err
     for line in (
-        "BRSTEM is taken for Brainstem",
-        "Chiasm is taken for OpticChiasm",
-        "OPT NRV L is taken for OpticNrv_L",
-        "Optic Nerve-Rt is taken for OpticNrv_R",
+        "BRSTEM is matched to Brainstem",
+        "Chiasm is matched to OpticChiasm",
+        "OPT NRV L is matched to OpticNrv_L",
+        "Optic Nerve-Rt is matched to OpticNrv_R",
         "not judged: Hippocampus_L, Hippocampus_R: no structure of this name",
         "not judged: Ring 2: no limit",
     ):
@@ -88,11 +88,11 @@ def test_a_map_says_what_a_structure_is(clinic, capfd):
     arguments = ["dose", clinic / "RS.dcm", "--dose", clinic / "RD.dcm"]
     code, out, err = call(capfd, *arguments, "--map", "Ring 2=Hippocampus_L")
     assert code == 0, err
-    assert "Ring 2 is taken for Hippocampus_L" in out
+    assert "Ring 2 is matched to Hippocampus_L" in out
     assert any(line.startswith("red   Hippocampus_L") for line in out.splitlines())
     code, out, err = call(capfd, *arguments, "--map", "Ring 2=Brainstem")  # instead of the alias
     assert code == 0, err
-    assert "Ring 2 is taken for Brainstem" in out
+    assert "Ring 2 is matched to Brainstem" in out
     assert "not judged: BRSTEM: no limit" in out
 
 
@@ -187,7 +187,7 @@ def test_fractions_are_noted_wherever_a_dose_is_shown(clinic, capfd):
     assert (code, err.split()[0]) == (5, "E5-dose")
     code, out, err = call(capfd, *arguments, "--fractions", 25)
     assert code == 0, err
-    note = "the dose is of one fraction, multiplied by 25"
+    note = "the dose is for one fraction, multiplied by 25"
     assert f"note: {note}" in out
     assert all(note in line for line in out.splitlines() if line.startswith("green"))
     assert all(note in row["note"] for row in rows(clinic / "d" / "dose.tsv"))
@@ -218,7 +218,7 @@ def test_a_dose_that_names_nobody_is_doubted(clinic, capfd):
     write_nrrd(clinic / "d.nrrd", DOSE.astype(np.float32), GRID)
     code, out, err = call(capfd, "dose", clinic / "RS.dcm", "--dose", clinic / "d.nrrd")
     assert code == 0, err
-    assert out.startswith("note: the file of the dose names no patient or no frame of reference")
+    assert out.startswith("note: the dose file names no patient or no frame of reference")
 
 
 def test_structures_that_name_nobody_are_doubted(clinic, capfd):
@@ -251,7 +251,7 @@ def test_a_plan_of_two_gray_is_not_called_safe(clinic, capfd):
     arguments = ("dose", clinic / "RS.dcm", "--dose", clinic / "RD.dcm")
     code, out, err = call(capfd, *arguments)
     assert code == 0, err
-    assert "note: the dose is low for a whole course, at most 2 Gy: --fractions 1 if it is one" in out
+    assert "note: the dose is low for a whole course, at most 2 Gy: use --fractions 1 if it is one" in out
     assert "green" not in out
     _, out, _ = call(capfd, *arguments, "--fractions", 1)
     assert "green" in out
@@ -286,5 +286,5 @@ def test_a_structure_with_open_contours_is_never_green(clinic, capfd):
     assert code == 0, err
     judged = {row["structure"]: row for row in rows(clinic / "d" / "limits.tsv")}
     assert judged["Brainstem"]["light"] == "gray"
-    assert "not closed" in judged["Brainstem"]["note"]
+    assert "open contours" in judged["Brainstem"]["note"]
     assert judged["OpticChiasm"]["light"] == "green"

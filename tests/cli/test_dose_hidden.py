@@ -78,7 +78,7 @@ def test_a_structure_with_slices_missing_is_never_green(plan, tmp_path, capfd):
     assert code == 0, err
     assert lights(out) == [("OpticChiasm", "green"), ("Brainstem", "gray")]
     verdict = next(row for row in rows(tmp_path / "d" / "limits.tsv") if row["structure"] == "Brainstem")
-    assert "no contours over 6 mm within it: slices may be missing" in verdict["note"]
+    assert "gap of 6 mm without contours: slices may be missing" in verdict["note"]
 
 
 def test_parts_that_do_not_lie_over_one_another_are_judged(plan, capfd):
@@ -129,7 +129,7 @@ def test_a_structure_without_a_frame_of_reference_among_others_is_noted(plan, ca
 
     code, out, err = call(capfd, *plan({"Brainstem": box(), "Ring": box(-12.0)}, edit))
     assert code == 0, err
-    assert "note: Ring names no frame of reference: taken to lie in that of the others" in out.splitlines()
+    assert "note: Ring names no frame of reference: assumed to be that of the others" in out.splitlines()
 
 
 def test_doubts_stand_beside_the_lights_in_the_table(plan, tmp_path, capfd):
@@ -291,7 +291,7 @@ def test_a_structure_that_is_not_there_has_no_number(study, tmp_path, capfd):
     )
     assert code == 0, err
     line = next(line for line in text.splitlines() if line.startswith("gray  OpticChiasm"))
-    assert line == "gray  OpticChiasm    D0.03cc not known (limit 54.0); not there"
+    assert line == "gray  OpticChiasm    D0.03cc not known (limit 54.0); empty"
 
 
 def test_a_mask_on_other_voxels_than_its_result_is_refused(study, tmp_path, capfd):

@@ -8,7 +8,7 @@ import pytest
 from tumoar.cli import main
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
-from tumoar.result.scores import paired
+from tumoar.result.scores import compare_paired
 from tumoar.vocabulary.labels import default_labels
 
 GRID = Grid((24, 24, 24), np.diag([1.0, 1.0, 2.0, 1.0]))
@@ -91,7 +91,10 @@ def test_our_own_label_maps_need_no_values(maps, capfd):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["found_0.nii.gz", "--reference", "true_0.nii.gz"], "E2-evaluate reference is not a label map"),
+        (
+            ["found_0.nii.gz", "--reference", "true_0.nii.gz"],
+            "E2-evaluate reference is not a tumoar label map",
+        ),
         (["found_0.nii.gz", "found_1.nii.gz", "--reference", "true_0.nii.gz"], "E2-evaluate 2 results but 1"),
         (
             ["found_0.nii.gz", "--reference", "true_0.nii.gz", "--values", "Liver=1"],
@@ -118,7 +121,7 @@ def test_interval_of_a_paired_difference():
     rng = np.random.default_rng(1)
     b = rng.random(40)
     a = b + 0.1 + 0.05 * rng.standard_normal(40)
-    mean, low, high, count = paired(np.append(a, np.inf), np.append(b, 1.0), rng)
+    mean, low, high, count = compare_paired(np.append(a, np.inf), np.append(b, 1.0), rng)
     assert count == 40
     assert low < mean < high
     assert mean == pytest.approx((a - b).mean())

@@ -10,7 +10,7 @@ from faults import BROKEN, FULL, KILLED, READ_ONLY, REFUSED, WELL, count_steps, 
 from small_run import run
 
 from tumoar.io.checkpoint import Checkpoints
-from tumoar.io.manifest import tidy
+from tumoar.io.manifest import remove_leftovers
 from tumoar.radiotherapy.margins import Margins
 from tumoar.radiotherapy.targets import add_margins
 from tumoar.result.folder import Options, read_manifest, write_result
@@ -59,7 +59,7 @@ def test_killed_while_publishing(result, tmp_path, scope, request, record_proper
             assert read_manifest(fresh / "out")["key"] == "new"
         assert killed_at(writing(result, out, "new"), step) in (KILLED, WELL)
         assert read_manifest(out)["key"] in ("old", "new"), "an older result is never lost"
-        tidy(out)
+        remove_leftovers(out)
         assert names(tmp_path) in (["fresh", "there"], ["there"])
         writing(result, out, "old")()
 
@@ -93,7 +93,7 @@ def test_a_disk_that_fails(result, tmp_path, scope, error, request, record_prope
         state = failing_at(writing(result, out, "new"), step, error)
         assert state in (REFUSED, WELL), f"step {step}: {state}"
         assert read_manifest(out)["key"] == ("new" if state == WELL else "old")
-        tidy(out)
+        remove_leftovers(out)
         assert names(tmp_path) == ["out"]
         if state == WELL:
             writing(result, out, "old")()

@@ -73,7 +73,7 @@ def test_read(case, run, tmp_path):
     (image,) = json.loads(out)["images"]
     assert (code, err) == (0, "")
     assert image["looks_like"] == kind
-    assert [note.split()[0] for note in image["notes"]] == notes
+    assert [note["id"] for note in image["notes"]] == notes
     assert image["refused"] is None
 
 
@@ -151,7 +151,7 @@ def test_contrasts_whose_names_could_not_be_checked_are_noted(run, tmp_path):
     path = put(tmp_path / "a.nii.gz", head(), LARGE)
     _, out, _ = run("--image", f"{path}:t1C", "--json")
     (note,) = json.loads(out)["case"]["notes"]
-    assert "names of contrasts not checked: no head found that the atlas fits" in note
+    assert "contrasts not checked: no head found that the atlas fits" in note["text"]
 
 
 @pytest.mark.parametrize("trusted", [True, False])

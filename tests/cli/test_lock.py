@@ -7,21 +7,21 @@ import os
 
 import pytest
 
-from tumoar.io.lock import locked
-from tumoar.io.manifest import published, read_manifest, write_manifest
+from tumoar.io.lock import lock_output
+from tumoar.io.manifest import publish_folder, read_manifest, write_manifest
 from tumoar.vocabulary.errors import BusyError, OutputError
 
 
 def test_a_lock_that_a_dead_run_left_stops_nobody(tmp_path):
     (tmp_path / ".out.lock").write_text("")
-    with locked(tmp_path / "out"), pytest.raises(BusyError, match="B59"), locked(tmp_path / "out"):
+    with lock_output(tmp_path / "out"), pytest.raises(BusyError, match="B59"), lock_output(tmp_path / "out"):
         pass
     assert not (tmp_path / ".out.lock").exists()
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / ".out.lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OutputError, match="E9-B58"), locked(tmp_path / "out"):
+    with pytest.raises(OutputError, match="E9-B58"), lock_output(tmp_path / "out"):
         pass
     assert not (tmp_path / "elsewhere").exists()
 
@@ -31,7 +31,7 @@ def test_a_disk_without_locks_is_not_called_busy(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "no locks")
 
     monkeypatch.setattr("fcntl.flock", unsupported)
-    with pytest.raises(OutputError, match="E9-B58 cannot lock the output"), locked(tmp_path / "out"):
+    with pytest.raises(OutputError, match="E9-B58 cannot lock the output"), lock_output(tmp_path / "out"):
         pass
 
 
@@ -39,10 +39,10 @@ def contender(out, number, begin, hold):
     """Wait for the start, take the lock or leave; whoever has it publishes when all have tried."""
     os.read(begin, 1)
     try:
-        with locked(out):
+        with lock_output(out):
             os.write(hold[0], b"x")
             os.read(hold[1], 1)
-            with published(out, "the result") as work:
+            with publish_folder(out, "the result") as work:
                 (work / "a.tsv").write_text(str(number) * 1000)
                 write_manifest(work, {"key": str(number)})
         return 0

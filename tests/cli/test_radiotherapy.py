@@ -24,7 +24,7 @@ from tumoar.cli.watch import Watch
 from tumoar.geometry.image import Grid
 from tumoar.io.dicom import only_series
 from tumoar.io.dose import read_dose
-from tumoar.io.identity import merged, sealed
+from tumoar.io.identity import merge_people, seal_identity
 from tumoar.io.manifest_schema import seal
 from tumoar.placement.affine import AffineResult
 from tumoar.radiotherapy.limits import default_limits
@@ -83,7 +83,7 @@ def test_export_then_dose(folder, capfd):
     assert code == 0, err
     *names, note = told.splitlines()
     assert names == [f"out/dicom/{n}.dcm: automatic, unreviewed" for n in ("RTSTRUCT", "SEG")]
-    assert note.startswith("note: patient identity could not be checked")  # the result is of NIfTI images
+    assert note.startswith("note: B34 patient identity could not be checked")  # the result is of NIfTI images
     drawn = out / "dicom" / "RTSTRUCT.dcm"
     code, told, err = call(capfd, "dose", out, "--dose", folder / "RD.dcm", "--reference", drawn)
     assert code == 0, err
@@ -158,7 +158,7 @@ def test_another_patient_is_refused(folder, capfd, tmp_path):
     series = only_series(folder / "t1c")
     manifest = json.loads((out / "run.json").read_text())
     key = manifest["key"]
-    manifest["patient"] = sealed(series.person, key)
+    manifest["patient"] = seal_identity(series.person, key)
     (out / "run.json").write_text(seal(manifest))
     assert len(manifest["patient"]) == 3
     assert not any(text in (out / "run.json").read_text() for text in PLANTED)
@@ -186,11 +186,11 @@ def test_another_patient_is_refused(folder, capfd, tmp_path):
 
 def test_digests_of_a_patient():
     person = ("4711", "planted", "19410313", "f")
-    assert sealed(person, "k") == sealed((*person[:3], ""), "k")
-    assert sealed(person, "k")["id"] != sealed(person, "other")["id"]
-    assert set(sealed(("", "planted", "", "f"), "k")) == set()
-    assert sealed((), "k") == {}
-    assert merged([(), ("", "a", "", ""), ("1", "a", "2", "")]) == ("1", "a", "2", "")
+    assert seal_identity(person, "k") == seal_identity((*person[:3], ""), "k")
+    assert seal_identity(person, "k")["id"] != seal_identity(person, "other")["id"]
+    assert set(seal_identity(("", "planted", "", "f"), "k")) == set()
+    assert seal_identity((), "k") == {}
+    assert merge_people([(), ("", "a", "", ""), ("1", "a", "2", "")]) == ("1", "a", "2", "")
 
 
 def test_limits_of_ones_own(folder, capfd, tmp_path):
@@ -247,7 +247,7 @@ def test_notes_and_sources_stand_in_the_report(folder, capfd, tmp_path):
     (tmp_path / "mine.toml").write_text('[[limit]]\nstructure = "GTV"\nmetric = "max"\nlimit = 90\n')
     call(capfd, "dose", out, "--dose", path, "--fractions", 30, "--limits", tmp_path / "mine.toml")
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "the dose is of one fraction, multiplied by 30" in page
+    assert "the dose is for one fraction, multiplied by 30" in page
 
 
 def test_refusals(folder, capfd):

@@ -86,7 +86,7 @@ def test_a_run_is_published_resumed_and_kept(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "again", Interrupting(20))
     assert not (tmp_path / "again").exists()
-    with pytest.raises(UsageError, match="E2-resume an interrupted run is there"):
+    with pytest.raises(UsageError, match="E2-resume the output has an interrupted run"):
         run(tmp_path / "again")
     run(tmp_path / "again", resume=True)
     assert bits(tmp_path / "again") == whole

@@ -68,7 +68,7 @@ def test_trusted_contrasts_are_said_before_the_fit(tmp_path, capfd, monkeypatch)
     given = ("--t1c", "a", "--flair", "b", "-o", tmp_path / "out", "--trust-contrasts")
     code, _, err = call(capfd, "segment", *given, "--strict")
     assert code == 13
-    assert err.index("were FLAIR and T1c swapped?") < err.index("fitting")
+    assert err.index("check whether FLAIR and T1c were swapped") < err.index("fitting")
     assert json.loads((tmp_path / "out" / "run.json").read_text())["notes"][0]["id"] == "swapped"
 
 

@@ -37,7 +37,7 @@ def test_one_head_is_not_enough(tmp_path):
 
 def test_heads_kept_for_tests_do_not_train(tmp_path):
     paths = [tmp_path / f"{n}.nii.gz" for n in "ab"]
-    with pytest.raises(UsageError, match=r"kept for tests.*b\.nii\.gz"):
+    with pytest.raises(UsageError, match=r"reserved for tests.*b\.nii\.gz"):
         atlas(paths, tmp_path / "model.npz", held_out=["b.nii.gz", "c.nii.gz"])
 
 

@@ -74,7 +74,7 @@ def test_blas_has_one_thread_while_it_trains(masks, tmp_path, monkeypatch):
 
 
 def test_core_must_be_numbers(tmp_path):
-    with pytest.raises(UsageError, match="numbers with commas"):
+    with pytest.raises(UsageError, match="numbers separated by commas"):
         shape([], output=tmp_path / "x.npz", core="necrosis")
 
 

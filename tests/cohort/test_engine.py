@@ -118,7 +118,7 @@ def test_a_fault_of_our_own_is_one_subjects_failure(tmp_path, monkeypatch):
     who, how = subjects(tmp_path / "images", {"1": "good", "2": "good"}), order(tmp_path / "out")
     found = finish(here(who, how))
     assert [found[f"sub-{n}"].state for n in "12"] == ["failed", "done"]
-    assert found["sub-1"].reason == "E1-fault internal fault: RuntimeError"
+    assert found["sub-1"].reason == "E1-fault internal error: RuntimeError"
 
 
 def test_nothing_listens_while_a_cohort_runs_here(tmp_path, monkeypatch):
@@ -231,11 +231,11 @@ def test_heads_of_an_atlas_are_fitted_elsewhere_to_the_same_bits(place, request)
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("tcp://127.0.0.1:9", "this connection is open to everybody who reaches it"),
-        ("127.0.0.1:9", "this connection is open to everybody who reaches it"),
-        ("ws://127.0.0.1:9", "an address begins with tls://"),
-        ("inproc://x", "an address begins with tls://"),
-        ("TLS://x", "an address begins with tls://"),
+        ("tcp://127.0.0.1:9", "this connection is not encrypted"),
+        ("127.0.0.1:9", "this connection is not encrypted"),
+        ("ws://127.0.0.1:9", "the address must begin with tls://"),
+        ("inproc://x", "the address must begin with tls://"),
+        ("TLS://x", "the address must begin with tls://"),
     ],
 )
 def test_a_scheduler_without_tls_is_refused(address, sentence):
@@ -246,7 +246,7 @@ def test_a_scheduler_without_tls_is_refused(address, sentence):
 def test_a_scheduler_without_tls_can_be_asked_for(monkeypatch):
     monkeypatch.setattr("tumoar.cohort.engine.PATIENCE", 1)
     scheduler = Scheduler("tcp://127.0.0.1:9", insecure=True)
-    with pytest.raises(UsageError, match="E2-scheduler no Dask scheduler answers"), connect(scheduler):
+    with pytest.raises(UsageError, match="E2-scheduler no Dask scheduler responds"), connect(scheduler):
         pass
 
 
@@ -259,14 +259,14 @@ def test_files_for_tls_are_looked_at_before_anything_is_sent(tmp_path):
         (Scheduler("tls://127.0.0.1:9"), "tls:// needs --tls-ca"),
         (Scheduler("tls://127.0.0.1:9", ca), "tls:// needs --tls-cert"),
         (Scheduler("tls://127.0.0.1:9", tmp_path / "no", cert, key), "cannot read the file of --tls-ca"),
-        (Scheduler("tls://127.0.0.1:9", ca, cert, key), "everybody can read the TLS key"),
+        (Scheduler("tls://127.0.0.1:9", ca, cert, key), "other users can read the TLS key"),
         (Scheduler("tcp://127.0.0.1:9", ca, cert, key, True), "TLS files, but no tls:// scheduler"),
     ):
         with pytest.raises(UsageError, match=re.escape(sentence)), connect(scheduler):
             pass
     key.chmod(0o600)
     with (
-        pytest.raises(UsageError, match="no Dask scheduler answers"),
+        pytest.raises(UsageError, match="no Dask scheduler responds"),
         connect(Scheduler("tls://127.0.0.1:9", ca, cert, key)),
     ):
         pass
@@ -337,7 +337,7 @@ def test_a_cluster_over_tls_lets_in_nobody_with_another_key(remote, tmp_path, mo
     subprocess.run(["bash", str(RECIPE), str(stranger)], check=True, capture_output=True)
     files = (stranger / f"{name}.pem" for name in ("ca", "cert", "key"))
     scheduler = Scheduler(remote.address, *files)
-    with pytest.raises(UsageError, match="no Dask scheduler answers"), connect(scheduler):
+    with pytest.raises(UsageError, match="no Dask scheduler responds"), connect(scheduler):
         pass
 
 

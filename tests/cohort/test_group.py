@@ -16,8 +16,8 @@ from tumoar.cohort.group import mark_unusual, summary, write_group
 from tumoar.cohort.supervise import Outcome, supervise, write_record
 from tumoar.io.manifest import read_manifest, write_manifest
 from tumoar.io.manifest_schema import seal
-from tumoar.preprocess.quality import Note
 from tumoar.report import render, report_data
+from tumoar.vocabulary.notes import Note
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_a_newer_failure_is_told_before_an_older_result(study):
     )
     assert summary(who[0], how)["state"] == "failed"
     (how.result("sub-2") / "run.json").unlink()
-    assert summary(who[1], how)["reason"] == "its result is gone"
+    assert summary(who[1], how)["reason"] == "its result is missing"
 
 
 def test_an_unusual_organ_is_found_and_tumors_never_are():

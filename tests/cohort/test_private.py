@@ -10,7 +10,7 @@ import pytest
 
 from tumoar.cli import main
 from tumoar.cohort import plan
-from tumoar.cohort.private import without_names
+from tumoar.cohort.private import remove_names
 from tumoar.cohort.subjects import Subject
 
 WORDS = (
@@ -53,13 +53,13 @@ WHO = Subject(
     ],
 )  # fmt: skip
 def test_what_is_shown_of_a_line(text, shown):
-    assert without_names(text, WHO) == shown
-    assert without_names(shown, WHO) == shown
+    assert remove_names(text, WHO) == shown
+    assert remove_names(shown, WHO) == shown
 
 
 def test_names_are_found_as_json_writes_them():
     text = json.dumps({"text": "/home/Doe/Österreicher#2", "more": "see Österreicher#2"})
-    shown = without_names(text, WHO)
+    shown = remove_names(text, WHO)
     assert "sterreicher" not in shown
     assert json.loads(shown) == {"text": "(path)", "more": "see the T2"}
 

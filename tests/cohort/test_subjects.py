@@ -2,9 +2,10 @@
 
 import pytest
 
-from tumoar.cohort.plan import checked, select
+from tumoar.cohort.plan import check_contrasts, select
 from tumoar.cohort.subjects import Subject, find_subjects
 from tumoar.vocabulary.errors import UsageError
+from tumoar.vocabulary.notes import Note
 
 
 def dataset(root, *files):
@@ -36,15 +37,17 @@ def test_subjects_sessions_and_contrasts(tmp_path):
         ("sub-02_ses-b", ["T1c", "CT"]),
     ]
     assert found[0].images["T1c"] == str(tmp_path / "sub-01/anat/sub-01_ce-gadolinium_T1w.nii.gz")
-    told = checked(found, tumor=True)
+    told = check_contrasts(found, tumor=True)
     assert [s.code for s in told] == [0, 5, 0]
-    assert told[1].problem.startswith("E5-B41 tumor cannot be told")
-    assert [s.code for s in checked(found, tumor=False)] == [0, 0, 0]
+    assert told[1].problem.startswith("E5-B41 these contrasts cannot")
+    assert [s.code for s in check_contrasts(found, tumor=False)] == [0, 0, 0]
 
 
 def test_without_t1c_the_plan_says_so(tmp_path):
     dataset(tmp_path, "sub-01/anat/sub-01_FLAIR.nii.gz")
-    assert checked(find_subjects(tmp_path), tumor=True)[0].notes == ("no T1c: whole tumor only",)
+    assert check_contrasts(find_subjects(tmp_path), tumor=True)[0].notes == (
+        Note("B42", "no T1c, whole tumor only", "info"),
+    )
 
 
 def test_of_several_images_the_plainest_or_first_run_is_taken_and_told(tmp_path):
@@ -59,7 +62,7 @@ def test_of_several_images_the_plainest_or_first_run_is_taken_and_told(tmp_path)
     assert found.images["FLAIR"].endswith("run-1_FLAIR.nii.gz")
     assert found.images["T2"].endswith("sub-01_T2w.nii.gz")
     assert len(found.notes) == 2
-    assert "FLAIR: 2 images, run-1 taken" in found.notes
+    assert "B46 FLAIR: 2 images, run-1 used" in map(str, found.notes)
 
 
 def test_what_cannot_be_told_apart_is_never_guessed(tmp_path):
@@ -68,7 +71,7 @@ def test_what_cannot_be_told_apart_is_never_guessed(tmp_path):
     )
     (found,) = find_subjects(tmp_path)
     assert found.code == 5
-    assert "2 images may be the T1c | found: acq-a, acq-b | do: choose with --prefer acq-a" in found.problem
+    assert "2 images could be the T1c | found: acq-a, acq-b | do: choose with --prefer acq-a" in found.problem
     (found,) = find_subjects(tmp_path, ["acq-b"])
     assert found.images["T1c"].endswith("acq-b_ce-gd_T1w.nii.gz")
     with pytest.raises(UsageError, match="E2-prefer"):
@@ -83,15 +86,15 @@ def test_everybody_who_is_missing_something_is_listed(tmp_path):
     (tmp_path / "participants.tsv").write_text("participant_id\tage\nsub-01\t3\nsub-07\t4\nsub-07\t4\n")
     found = find_subjects(tmp_path)
     assert [(s.name, s.code) for s in found] == [("sub-01", 4), ("sub-03", 3), ("sub-04", 3), ("sub-07", 3)]
-    words = ["named for somebody else", "no image found", "link leads nowhere", "no such folder"]
+    words = ["named for another subject", "no image found", "broken link", "has no folder"]
     assert all(word in s.problem for word, s in zip(words, found))
 
 
 def test_folders_that_hold_nobody_and_names_that_clash(tmp_path):
-    with pytest.raises(UsageError, match="E2-B61 no subjects here"):
+    with pytest.raises(UsageError, match="E2-B61 no subjects found"):
         find_subjects(tmp_path)
     dataset(tmp_path, "sub-a/anat/sub-a_FLAIR.nii.gz", "sub-A/anat/sub-A_FLAIR.nii.gz")
-    with pytest.raises(UsageError, match="is there twice"):
+    with pytest.raises(UsageError, match="appears twice"):
         find_subjects(tmp_path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from small_cohort import order, subjects, turns
 
 from tumoar.cohort import supervise as module
-from tumoar.cohort.supervise import Usage, _ended, fingerprint, supervise
+from tumoar.cohort.supervise import Usage, _classify_end, fingerprint, supervise
 from tumoar.vocabulary.errors import ResourceError, UnreadableFileError
 
 
@@ -89,7 +89,7 @@ def test_a_hanging_subject_ends_at_its_limit(tmp_path):
     outcome = supervise(subject, how)
     assert time.monotonic() - start < 10
     assert (outcome.code, outcome.attempts) == (10, 1)
-    assert outcome.reason.startswith("E10-time it took longer than allowed | found: 0.02 minutes")
+    assert outcome.reason.startswith("E10-time time limit exceeded | found: 0.02 minutes")
     pid = int((tmp_path / "out/turns/sub-01").read_text().split()[0])
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -99,7 +99,7 @@ def test_a_greedy_subject_ends_at_its_limit(tmp_path):
     subject, how = one(tmp_path, "greedy", gb=0.2)
     outcome = supervise(subject, how)
     assert (outcome.state, outcome.code) == ("failed", 10)
-    assert "E10-memory it took more memory than allowed" in outcome.reason
+    assert "E10-memory memory limit exceeded" in outcome.reason
     assert outcome.peak_gb >= 0.2
 
 
@@ -161,4 +161,4 @@ def test_a_folder_of_too_many_files_is_refused_before_it_is_read(tmp_path, monke
 
 
 def test_every_signal_has_a_name():
-    assert all(str(number) in _ended(-number, "", Usage()).reason for number in range(1, 65))
+    assert all(str(number) in _classify_end(-number, "", Usage()).reason for number in range(1, 65))

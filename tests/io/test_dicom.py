@@ -14,7 +14,7 @@ from rt_files import MR, PLANTED, dataset, enhanced, save, write_series
 from tumoar.geometry.image import Grid
 from tumoar.io import dicom_folder
 from tumoar.io.dicom import find_series, only_series, read_series
-from tumoar.io.identity import same_person
+from tumoar.io.identity import is_same_person
 from tumoar.io.images import read_image, read_scans
 from tumoar.vocabulary.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError
 
@@ -210,8 +210,8 @@ def test_two_patients_are_not_one_case(tmp_path):
         read_scans({"T1": tmp_path / "a", "T2": tmp_path / "b"})
     assert refusal.value.id == "B34"
     assert "1942" not in str(refusal.value)
-    assert same_person(("a", "", "1"), ("a", "b", ""))
-    assert not same_person(("a", "", "1"), ("a", "b", "2"))
+    assert is_same_person(("a", "", "1"), ("a", "b", ""))
+    assert not is_same_person(("a", "", "1"), ("a", "b", "2"))
 
 
 def test_nothing_of_the_patient_in_reprs(tmp_path):

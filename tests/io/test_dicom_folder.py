@@ -19,6 +19,7 @@ from tumoar.io.dicom import find_series, only_series
 from tumoar.io.images import read_image, read_scan
 from tumoar.preprocess.quality import check_image
 from tumoar.vocabulary.errors import IntegrityError, TumoarError, UnreadableFileError
+from tumoar.vocabulary.notes import Note
 
 COUNT = 36
 SHAPE = (6, 5, COUNT)
@@ -205,7 +206,7 @@ def test_a_directory_that_may_not_be_listed_is_refused(tmp_path, monkeypatch):
 
 
 def notes(folder, **more):
-    return [text for s in find_series(folder) for _, text in s.notes]
+    return [note.text for s in find_series(folder) for note in s.notes]
 
 
 def numbered(first, step=1):
@@ -218,18 +219,16 @@ def numbered(first, step=1):
 def test_slices_missing_at_an_end_are_noted_where_a_counter_tells(tmp_path):
     for path in series(tmp_path / "acquisition", edit=numbered(1), ImagesInAcquisition=str(COUNT))[26:]:
         path.unlink()
-    assert notes(tmp_path / "acquisition") == [
-        "26 slices here, but its acquisition counts 36: is the series whole?"
-    ]
+    assert notes(tmp_path / "acquisition") == ["26 slices found, but the acquisition has 36"]
     for path in series(tmp_path / "numbers", edit=numbered(1))[:10]:
         path.unlink()
-    told = "numbers of its slices run from 11 to 36, but there are 26: is the series whole?"
+    told = "slice numbers run from 11 to 36, but 26 slices were found"
     assert notes(tmp_path / "numbers") == [told]
     image = read_image(tmp_path / "numbers")
-    assert image.notes == (("B45", told),)
+    assert image.notes == (Note("B45", told, action="check that the series is complete"),)
     data = np.random.default_rng(0).normal(400, 50, (40, 40, 40))
     whole = type(image)(data, Grid(data.shape, np.eye(4)), "x", image.notes)
-    assert [str(n) for n in check_image(whole, "T1", "MR")] == [f"B45 {told}"]
+    assert check_image(whole, "T1", "MR") == [*image.notes]
 
 
 @pytest.mark.parametrize(("first", "step"), [(0, 1), (1, 1), (1001, 1), (1, 2), (5, 4)])

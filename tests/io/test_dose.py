@@ -180,26 +180,26 @@ def test_doses_of_plans_are_whole(tmp_path, kind):
     path = write_rtdose(tmp_path / "RD.dcm", GRAY, GRID, "1.2.3", DoseSummationType=kind)
     assert load_dose(path).notes == ()
     assert np.array_equal(read_dose(path, fractions=1).data, read_dose(path).data)
-    with pytest.raises(UsageError, match="E2-fractions the dose is of the whole plan"):
+    with pytest.raises(UsageError, match="E2-fractions the dose covers the whole plan"):
         read_dose(path, fractions=2)
 
 
 @pytest.mark.parametrize("kind", SOME)
 def test_doses_of_some_fractions_are_refused_unless_it_is_said(tmp_path, kind):
     path = write_rtdose(tmp_path / "RD.dcm", GRAY / 30, GRID, "1.2.3", DoseSummationType=kind)
-    with pytest.raises(ChannelError, match="not known to be of the whole course") as refusal:
+    with pytest.raises(ChannelError, match="not known to cover the whole course") as refusal:
         read_dose(path)
     assert "--fractions" in str(refusal.value)
     found = load_dose(path, fractions=30)
     assert np.allclose(found.image.data, GRAY, atol=1e-2)
-    assert found.notes == ("the dose is of one fraction, multiplied by 30",)
+    assert found.notes == ("the dose is for one fraction, multiplied by 30",)
 
 
 @pytest.mark.parametrize("fractions", [None, 1, 30])
 @pytest.mark.parametrize("kind", ["BEAM", "BEAM_SESSION", "CONTROL_POINT"])
 def test_doses_of_some_beams_are_refused_whatever_is_said(tmp_path, kind, fractions):
     path = write_rtdose(tmp_path / "RD.dcm", GRAY, GRID, "1.2.3", DoseSummationType=kind)
-    with pytest.raises(ChannelError, match="dose of a part of the beams"):
+    with pytest.raises(ChannelError, match="dose of some beams only"):
         read_dose(path, fractions=fractions)
 
 
@@ -278,7 +278,7 @@ def test_a_file_of_two_kinds_is_refused(tmp_path):
     (tmp_path / "e.nii").write_bytes(nifti)
     (tmp_path / "e.nii.gz").write_bytes(gzip.compress(bytes(nifti)))
     for name in ("d.nrrd", "e.nii", "e.nii.gz"):
-        with pytest.raises(UnreadableFileError, match="file of more than one kind"):
+        with pytest.raises(UnreadableFileError, match="file type is ambiguous"):
             read_dose(tmp_path / name)
 
 

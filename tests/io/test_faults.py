@@ -16,8 +16,15 @@ import pytest
 from faults import BROKEN, FULL, KILLED, READ_ONLY, REFUSED, WELL, count_steps, failing_at, killed_at
 
 from tumoar.io import manifest as module
-from tumoar.io.files import beside
-from tumoar.io.manifest import MANIFEST, added, published, read_manifest, tidy, write_manifest
+from tumoar.io.files import replace_file
+from tumoar.io.manifest import (
+    MANIFEST,
+    add_files,
+    publish_folder,
+    read_manifest,
+    remove_leftovers,
+    write_manifest,
+)
 from tumoar.vocabulary.errors import IntegrityError, OutputError
 
 
@@ -25,10 +32,10 @@ def writing(out: Path, key: str, size: int = 10):
     """What a run does with its result, on files of `size` bytes."""
 
     def action() -> None:
-        with published(out, "the result") as work:
+        with publish_folder(out, "the result") as work:
             (work / "structures").mkdir()
             for name in ("a.tsv", "structures/GTV.nii.gz"):
-                with beside(work / name) as temporary:
+                with replace_file(work / name) as temporary:
                     temporary.write_bytes(key.encode() * size)
             write_manifest(work, {"key": key})
 
@@ -37,7 +44,7 @@ def writing(out: Path, key: str, size: int = 10):
 
 def adding(out: Path, text: str):
     def action() -> None:
-        with added(out, more=text) as folder:
+        with add_files(out, more=text) as folder:
             (folder / "a.tsv").write_text(text)
             (folder / "dicom").mkdir()
             (folder / "dicom" / "RS.dcm").write_text(text)
@@ -53,7 +60,7 @@ def names(folder: Path) -> list[str]:
 def exchanging(request, monkeypatch):
     """With and without a system that can exchange two names."""
     if request.param == "in two steps":
-        monkeypatch.setattr(module, "exchange", lambda one, other: False)
+        monkeypatch.setattr(module, "exchange_names", lambda one, other: False)
 
 
 def test_killed_at_every_step_of_publishing(tmp_path, exchanging, request, record_property):
@@ -68,13 +75,13 @@ def test_killed_at_every_step_of_publishing(tmp_path, exchanging, request, recor
         assert killed_at(writing(fresh / "out", "new"), step) in (KILLED, WELL)
         if (fresh / "out").exists():
             assert read_manifest(fresh / "out")["key"] == "new"
-        tidy(fresh / "out")
+        remove_leftovers(fresh / "out")
         assert set(names(fresh)) <= {"out"}
         writing(out, "old")()
         assert killed_at(writing(out, "new"), step) in (KILLED, WELL)
         if "at once" in request.node.callspec.id:
             assert read_manifest(out)["key"] in ("old", "new"), "an older result never goes away"
-        tidy(out)
+        remove_leftovers(out)
         assert read_manifest(out)["key"] in ("old", "new")
         assert names(tmp_path) == ["fresh", "there"]
 
@@ -109,7 +116,7 @@ def test_a_disk_that_fails_at_any_step(tmp_path, error, exchanging, record_prope
         writing(out, "old")()
         state = failing_at(writing(out, "new"), step, error)
         assert state in (REFUSED, WELL), f"step {step}: {state}"
-        tidy(out)
+        remove_leftovers(out)
         assert read_manifest(out)["key"] in ("old", "new") if state == WELL else ("old",)
         assert names(tmp_path) == ["out"]
 
@@ -194,7 +201,7 @@ def test_what_is_not_ours_stays(tmp_path):
     for other in (".out.lock", ".out.checkpoints", ".outer." + "0" * 32, ".out.0123"):
         (tmp_path / other).mkdir()
     (tmp_path / (".out." + "a" * 32)).mkdir()
-    tidy(out)
+    remove_leftovers(out)
     assert names(tmp_path) == sorted(
         [".out.lock", ".out.checkpoints", ".outer." + "0" * 32, ".out.0123", "out"]
     )

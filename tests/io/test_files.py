@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tumoar.io.files import opened, read_bytes, read_text, read_toml
+from tumoar.io.files import open_file, read_bytes, read_text, read_toml
 from tumoar.vocabulary.errors import ResourceError, TumoarError, UnreadableFileError, UsageError
 
 
@@ -67,7 +67,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["missing", "a\0b", "x" * 300, "empty"])
 def test_names_that_lead_nowhere_are_refused(tmp_path, name):
     (tmp_path / "empty").touch()
-    with pytest.raises(UnreadableFileError), opened(str(tmp_path / name), "the dose", 10):
+    with pytest.raises(UnreadableFileError), open_file(str(tmp_path / name), "the dose", 10):
         pass
 
 

@@ -30,7 +30,7 @@ from tumoar.geometry.image import Grid
 from tumoar.io import store
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.images import read_image
-from tumoar.io.manifest import MANIFEST, published, read_manifest, write_manifest
+from tumoar.io.manifest import MANIFEST, publish_folder, read_manifest, write_manifest
 from tumoar.io.manifest_schema import seal
 from tumoar.vocabulary.errors import IntegrityError, ModelFileError, TumoarError, UsageError
 
@@ -90,7 +90,7 @@ def test_a_manifest_that_leads_elsewhere(tmp_path, elsewhere, name):
     out = tmp_path / "out"
     out.mkdir()
     (out / MANIFEST).write_text(seal({"format": "tumoar result", "files": {name: "0" * 64}}))
-    with pytest.raises(IntegrityError, match="names a file elsewhere"):
+    with pytest.raises(IntegrityError, match="names a file outside its folder"):
         read_manifest(out)
 
 
@@ -111,19 +111,19 @@ def test_a_cohort_follows_no_link(tmp_path, elsewhere, place):
     target = elsewhere / "secret" if place.endswith(".txt") else elsewhere
     link.symlink_to(target)
     if place in ("results", "logs"):
-        with pytest.raises(IntegrityError, match="E12-link part of the output leads elsewhere"):
+        with pytest.raises(IntegrityError, match="E12-link part of the output is a symbolic link"):
             begin_tree(order)
     else:
         ended = supervise(who, order)
         assert (ended.state, ended.code) == ("failed", 12)
-        assert "leads elsewhere" in ended.reason
+        assert "is a symbolic link" in ended.reason
     assert link.is_symlink()
 
 
 def test_a_result_takes_the_place_of_a_link(tmp_path, elsewhere):
     """The link goes, what it led to stays."""
     (tmp_path / "out").symlink_to(elsewhere)
-    with published(tmp_path / "out", "the result") as work:
+    with publish_folder(tmp_path / "out", "the result") as work:
         write_manifest(work, {"key": "k"})
     assert read_manifest(tmp_path / "out")["key"] == "k"
     assert not (tmp_path / "out").is_symlink()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydicom import Dataset, dcmread
 from rt_files import MR, dataset, save
 
-from tumoar.io.identity import merged, person_of, require_patient, same_person, sealed
+from tumoar.io.identity import is_same_person, merge_people, person_of, require_patient, seal_identity
 from tumoar.vocabulary.errors import GeometryError
 
 SALT = "0" * 64
@@ -25,7 +25,7 @@ def header(**values):
 
 
 def are_same(one, other):
-    return same_person(person_of(header(**one)), person_of(header(**other)))
+    return is_same_person(person_of(header(**one)), person_of(header(**other)))
 
 
 def ids(a, b):
@@ -117,8 +117,8 @@ def test_one_name_in_several_character_sets(tmp_path, charset):
         assert "Müller^Jörg".encode(NAMES_BY_SET[which][1]) in path.read_bytes()
         people.append(person_of(dcmread(path)))
     assert people[0] == people[1]
-    assert same_person(*people)
-    assert sealed(people[0], SALT) == sealed(people[1], SALT)
+    assert is_same_person(*people)
+    assert seal_identity(people[0], SALT) == seal_identity(people[1], SALT)
 
 
 # ---- properties --------------------------------------------------------------------------------------------
@@ -140,8 +140,8 @@ MANY = settings(max_examples=150, deadline=None, derandomize=True)
 @given(one=PEOPLE, other=PEOPLE)
 def test_the_comparison_is_reflexive_and_symmetric(one, other):
     a, b = person_of(header(**one)), person_of(header(**other))
-    assert same_person(a, a)
-    assert same_person(a, b) == same_person(b, a)
+    assert is_same_person(a, a)
+    assert is_same_person(a, b) == is_same_person(b, a)
 
 
 @MANY
@@ -162,7 +162,7 @@ def test_any_other_character_in_an_id_makes_it_another(text, at, new):
 
 def test_what_several_images_tell_together_keeps_its_places():
     one, other = (person_of(header(**p)) for p in ({"PatientID": "1"}, {"PatientSex": "F"}))
-    assert merged([(), one, other]) == person_of(header(PatientID="1", PatientSex="F"))
+    assert merge_people([(), one, other]) == person_of(header(PatientID="1", PatientSex="F"))
 
 
 # ---- seals -------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def check(seal, who):
 
 
 def test_a_seal_is_recognized_and_says_nothing():
-    seal = sealed(person(), SALT)
+    seal = seal_identity(person(), SALT)
     assert check(seal, person(PatientName="DOE^JANÉ^^")) is True
     assert not any(text in str(seal) for text in ("P-1", "Doe", "doe", "1950"))
 
@@ -189,12 +189,12 @@ def test_a_seal_is_recognized_and_says_nothing():
 )
 def test_a_seal_of_somebody_else_is_refused(changes):
     with pytest.raises(GeometryError, match="E4-B34"):
-        check(sealed(person(), SALT), person(**changes))
+        check(seal_identity(person(), SALT), person(**changes))
 
 
 @pytest.mark.parametrize("who", [(), person_of(header()), person_of(header(PatientSex="F"))])
 def test_it_is_said_when_nothing_could_be_compared(who):
-    assert check(sealed(person(), SALT), who) is False
+    assert check(seal_identity(person(), SALT), who) is False
     assert check({}, person()) is False
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tumoar.io.manifest import MANIFEST, added, published, read_manifest, write_manifest
+from tumoar.io.manifest import MANIFEST, add_files, publish_folder, read_manifest, write_manifest
 from tumoar.io.manifest_schema import parse, seal
 from tumoar.vocabulary.errors import IntegrityError, TumoarError, UnreadableFileError
 
@@ -20,7 +20,7 @@ LISTED = ("segmentation.nii.gz", "structures/Brainstem.nii.gz", "structures/Opti
 
 @pytest.fixture
 def out(tmp_path):
-    with published(tmp_path / "out", "the result") as work:
+    with publish_folder(tmp_path / "out", "the result") as work:
         (work / "structures").mkdir()
         for name in LISTED:
             (work / name).write_text(name)
@@ -71,7 +71,7 @@ def test_a_link_in_place_of_a_file_is_refused(out, tmp_path):
 def test_an_edited_manifest_is_refused(out):
     text = (out / MANIFEST).read_text()
     (out / MANIFEST).write_text(text.replace('"NEEDS REVIEW"', '"OK"').replace('"k"', '"other"'))
-    with pytest.raises(IntegrityError, match="digest does not fit"):
+    with pytest.raises(IntegrityError, match="digest does not match"):
         read_manifest(out)
 
 
@@ -109,7 +109,7 @@ def test_a_manifest_outside_its_schema_is_refused(out, changes, found):
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "structures/../../secret"])
 def test_names_that_leave_the_folder_are_refused(out, name):
     rewrite(out, files={name: "0" * 64})
-    with pytest.raises(IntegrityError, match="names a file elsewhere"):
+    with pytest.raises(IntegrityError, match="names a file outside its folder"):
         read_manifest(out)
 
 
@@ -121,7 +121,7 @@ def test_damaged_manifests_are_refused(out, text):
 
 
 def test_another_kind_of_folder_is_no_result(tmp_path):
-    with published(tmp_path / "doses", "the doses") as work:
+    with publish_folder(tmp_path / "doses", "the doses") as work:
         (work / "dose.tsv").write_text("x")
         write_manifest(work, {}, "set of doses")
     read_manifest(tmp_path / "doses", "set of doses")
@@ -130,7 +130,7 @@ def test_another_kind_of_folder_is_no_result(tmp_path):
 
 
 def test_what_joins_is_listed_and_sealed(out):
-    with added(out, margins=[{"name": "CTV", "outlined_cm3": 2.0}]) as work:
+    with add_files(out, margins=[{"name": "CTV", "outlined_cm3": 2.0}]) as work:
         (work / "structures").mkdir()
         (work / "structures" / "CTV.nii.gz").write_text("x")
     assert "structures/CTV.nii.gz" in read_manifest(out)["files"]

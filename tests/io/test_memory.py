@@ -165,10 +165,10 @@ def in_time(read):
 
 
 def heads(path):
-    from tumoar.cli.train import aligned_maps
+    from tumoar.cli.train import align_maps
     from tumoar.vocabulary.labels import default_labels
 
-    return aligned_maps([path, path], default_labels())
+    return align_maps([path, path], default_labels())
 
 
 def table(path):

@@ -159,7 +159,7 @@ def test_a_model_that_means_nothing_is_not_called_in_order(tmp_path, fault):
 def test_a_small_and_the_shipped_model_are_in_order(tmp_path):
     path = tmp_path / "model.npz"
     save_sections(path, whole())
-    assert CliRunner().invoke(cli, ["verify", str(path)]).output == "in order: atlas, shape_y, shape_z\n"
+    assert CliRunner().invoke(cli, ["verify", str(path)]).output == "valid: atlas, shape_y, shape_z\n"
     shipped = default_model()
     about = {"mean_mm3": dict(shipped.tumor_mm3)}
     sections = {

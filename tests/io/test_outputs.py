@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tumoar.io.manifest import published, read_manifest, write_manifest
+from tumoar.io.manifest import publish_folder, read_manifest, write_manifest
 from tumoar.io.outputs import LONGEST, new_folder, require_new_model, require_place
 from tumoar.vocabulary.errors import IntegrityError, OutputError, TumoarError, UsageError
 
@@ -14,7 +14,7 @@ KIND = "set of scores"
 
 
 def result(path):
-    with published(path, "the result") as work:
+    with publish_folder(path, "the result") as work:
         (work / "a.tsv").write_text("x")
         write_manifest(work, {"key": "k"})
     return path
@@ -139,7 +139,7 @@ def test_a_result_is_never_replaced_by_scores(tmp_path):
 def test_a_model_replaces_no_file(tmp_path):
     require_new_model(tmp_path / "model.npz")
     (tmp_path / "model.npz").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(IntegrityError, match="E12-B57 the model would replace a file"):
+    with pytest.raises(IntegrityError, match="E12-B57 the model file already exists"):
         require_new_model(tmp_path / "model.npz")
 
 
@@ -149,7 +149,7 @@ def test_a_link_is_neither_followed_nor_replaced(tmp_path, target, overwrite):
     (tmp_path / "empty").mkdir()
     before = everything(result(tmp_path / "out"))
     (tmp_path / "link").symlink_to(tmp_path / target)
-    with pytest.raises(IntegrityError, match=r"E12-link .*leads elsewhere"):
+    with pytest.raises(IntegrityError, match=r"E12-link .*is a symbolic link"):
         require_place(tmp_path / "link", overwrite=overwrite)
     assert (tmp_path / "link").is_symlink()
     assert everything(tmp_path / "out") == before
@@ -170,7 +170,7 @@ def test_links_in_a_circle_are_refused(tmp_path):
 def test_a_mount_point_is_refused_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr("os.path.ismount", lambda path: Path(path).name == "disk")
-    with pytest.raises(UsageError, match=r"E2-output .*whole disk.*-o .*disk/result"):
+    with pytest.raises(UsageError, match=r"E2-output .*mount point.*-o .*disk/result"):
         require_place(tmp_path / "disk")
     require_place(tmp_path / "disk" / "result")
 
@@ -196,7 +196,7 @@ def test_a_folder_that_is_closed_to_us_is_refused(tmp_path, monkeypatch):
         raise PermissionError(13, "closed")
 
     monkeypatch.setattr(Path, "iterdir", closed)
-    with pytest.raises(OutputError, match="E9-B58 cannot look into the output folder"):
+    with pytest.raises(OutputError, match="E9-B58 cannot read the output folder"):
         require_place(tmp_path / "closed")
 
 
@@ -205,9 +205,9 @@ def test_a_current_folder_that_is_gone_hinders_only_relative_names(tmp_path, mon
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     require_place(tmp_path / "out", [tmp_path / "scan"])
-    with pytest.raises(UsageError, match="E2-folder the current folder is gone"):
+    with pytest.raises(UsageError, match="E2-folder the current folder no longer exists"):
         require_place(Path("out"))
-    with pytest.raises(UsageError, match="E2-folder the current folder is gone"):
+    with pytest.raises(UsageError, match="E2-folder the current folder no longer exists"):
         require_place(tmp_path / "out", ["scan"])
 
 

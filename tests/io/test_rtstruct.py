@@ -109,10 +109,10 @@ def test_what_reads_back_wrong_is_not_written(tmp_path, monkeypatch):
     series = series_in(tmp_path / "ct", random_frame(rng, axial=True), rng)
     masks = random_masks(rng, grid_of(series)[0].shape)
     (tmp_path / "RS.dcm").write_bytes(b"older")
-    original = rtstruct_write.keyholed
+    original = rtstruct_write.join_holes
     for fault in (lambda p: p + 0.4, lambda p: p.mean(0) + 0.9 * (p - p.mean(0))):
         monkeypatch.setattr(
-            rtstruct_write, "keyholed", lambda region, fault=fault: [fault(p) for p in original(region)]
+            rtstruct_write, "join_holes", lambda region, fault=fault: [fault(p) for p in original(region)]
         )
         with pytest.raises(IntegrityError):
             write_rtstruct(tmp_path / "RS.dcm", rois_of(masks), series)

@@ -84,7 +84,7 @@ def test_a_contour_that_runs_around_twice_counts_once(tmp_path):
         path = write_contours(tmp_path / "RS.dcm", {"X": tube(np.concatenate([SQUARE] * turns))}, "1.5")
         found, notes = volume(path)
         assert found == pytest.approx(100, rel=0.01)
-        assert notes == ("3 contours of X ran around twice and were counted once",)
+        assert notes == ("3 contours of X were traced twice and counted once",)
 
 
 def test_three_times_the_same_is_no_hole_and_no_island(tmp_path):
@@ -304,25 +304,25 @@ def frames(data):
     ("edit", "sentence"),
     [
         (rename, "two structures have the name X"),
-        (renumber, "structure number 1 is there twice"),
+        (renumber, "structure number 1 appears twice"),
         (refer, "structure number 9, which the file does not list"),
-        (refer_twice, "structure number 1 is there twice"),
-        (unname, "structure number 1 has contours and no name"),
+        (refer_twice, "structure number 1 appears twice"),
+        (unname, "structure number 1 has contours but no name"),
         (unnumber, "a structure without a number"),
         (count, "a contour of X with 4 points that claims 5"),
-        (mistype, "a contour of X of no known type"),
-        (untype, "a contour of X of no known type"),
+        (mistype, "a contour of X of unknown type"),
+        (untype, "a contour of X of unknown type"),
         (mix, "contours of X are of both types"),
-        (offset, "lie elsewhere than their points"),
+        (offset, "are shifted by a Contour Offset Vector"),
         (frames, "different frames of reference"),
-        (lambda d: put(d, rb"0\0\0\10\0\0\10\10 "), "with 8 coordinates, not three of each point"),
+        (lambda d: put(d, rb"0\0\0\10\0\0\10\10 "), "with 8 coordinates, not three per point"),
         (lambda d: put(d, rb"0\0\0\10\0\0\nan\10\0\0\0\0"), "coordinates that are not numbers"),
         (lambda d: put(d, rb"0\0\0\10\0\0\inf\10\0\0\0\0"), "coordinates that are not numbers"),
         (lambda d: put(d, rb"0\0\0\10\0\0\1_0\10\0\0\0\0"), "coordinates that are not numbers"),
         (lambda d: put(d, rb"0\0\0\10\0\0\1-1\10\0\0\0\0"), "coordinates that are not numbers"),
         (lambda d: put(d, rb"0\0\0\10\0\0\\10\0\0\0\0"), "coordinates that are not numbers"),
-        (lambda d: put(d, rb"0\0\0\10\0\0\1e300\10\0\0\0\0 "), "no place in a scanner"),
-        (lambda d: put(d, rb"0\0\0\10\0\0\1e999\10\0\0\0\0 "), "no place in a scanner"),
+        (lambda d: put(d, rb"0\0\0\10\0\0\1e300\10\0\0\0\0 "), "outside any scanner"),
+        (lambda d: put(d, rb"0\0\0\10\0\0\1e999\10\0\0\0\0 "), "outside any scanner"),
     ],
 )
 def test_files_that_contradict_themselves_are_refused(tmp_path, edit, sentence):

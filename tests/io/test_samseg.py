@@ -233,7 +233,7 @@ def test_commands_import_show_and_verify(folder):
     assert load_atlas(target).labels.K == 6
     shown = run.invoke(model, ["info", str(target)])
     assert "Left-Hippocampus" in shown.output
-    assert run.invoke(model, ["verify", str(target)]).output.startswith("in order: atlas")
+    assert run.invoke(model, ["verify", str(target)]).output.startswith("valid: atlas")
     target.write_bytes(target.read_bytes()[:-100])
     assert isinstance(run.invoke(model, ["verify", str(target)]).exception, ModelFileError)
 

@@ -15,7 +15,7 @@ from rt_files import save, write_series
 
 from tumoar.geometry.image import Grid
 from tumoar.io.images import read_image
-from tumoar.io.manifest import MANIFEST, added, read_manifest, tidy
+from tumoar.io.manifest import MANIFEST, add_files, read_manifest, remove_leftovers
 from tumoar.io.manifest_schema import seal
 from tumoar.vocabulary.errors import IntegrityError, TumoarError
 
@@ -91,7 +91,7 @@ def finished(out, files=None):
 def test_a_manifest_that_leads_elsewhere(tmp_path, name):
     (tmp_path / "secret").write_text("x")
     out = finished(tmp_path / "out", {name: "0" * 64})
-    with pytest.raises(IntegrityError, match="names a file elsewhere"):
+    with pytest.raises(IntegrityError, match="names a file outside its folder"):
         read_manifest(out)
 
 
@@ -101,11 +101,11 @@ def test_a_folder_of_a_result_that_leads_elsewhere(tmp_path):
     (out / "dicom").symlink_to(tmp_path / "elsewhere")
 
     def add():
-        with added(out) as folder:
+        with add_files(out) as folder:
             (folder / "dicom").mkdir()
             (folder / "dicom" / "RS.dcm").write_text("contours")
 
-    with pytest.raises(IntegrityError, match="E12-link part of the output leads elsewhere"):
+    with pytest.raises(IntegrityError, match="E12-link part of the output is a symbolic link"):
         add()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -115,6 +115,6 @@ def test_tidying_follows_no_link(tmp_path):
     kept.mkdir()
     (kept / "file").write_text("x")
     (tmp_path / (".out." + "0" * 32)).symlink_to(kept)
-    tidy(tmp_path / "out")
+    remove_leftovers(tmp_path / "out")
     assert (kept / "file").is_file()
     assert [p.name for p in tmp_path.iterdir()] == ["kept"]

@@ -48,7 +48,7 @@ def test_verify_looks_into_priors(tmp_path):
     path, section = tmp_path / "model.npz", shape_section(model(), {})
     save_sections(path, {"shape_z": section})
     assert CliRunner().invoke(cli, ["verify", str(path)]).output == (
-        "in order: shape_z\nnot a whole model: atlas, shape_y missing (see `tumoar train combine`)\n"
+        "valid: shape_z\nincomplete model: atlas, shape_y missing (see `tumoar train combine`)\n"
     )
     save_sections(path, {"shape_z": Section({**section.arrays, "b": np.zeros(4)}, section.card)})
     assert isinstance(CliRunner().invoke(cli, ["verify", str(path)]).exception, ModelFileError)

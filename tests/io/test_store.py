@@ -118,7 +118,7 @@ BAD = {
     "short": ("plain array", lambda c, e: e.update({"atlas/nodes.npy": e["atlas/nodes.npy"][:-8]})),
     "missing array": ("missing or not listed", lambda c, e: e.pop("atlas/nodes.npy")),
     "extra array": ("missing or not listed", put("more", np.zeros(3))),
-    "strange name": ("strange name", lambda c, e: e.update({"../evil.npy": b""})),
+    "strange name": ("invalid name", lambda c, e: e.update({"../evil.npy": b""})),
     "other version": ("version 2", lambda c, e: c.update(version=2)),
     "other format": ("another program", lambda c, e: c.update(format="something")),
     "no stiffness": ("lacks 'stiffness'", lambda c, e: c["sections"]["atlas"]["card"].pop("stiffness")),

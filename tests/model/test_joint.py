@@ -289,7 +289,7 @@ def test_a_voxel_without_any_prior_is_refused():
     s = scene()
     pi = s.pi.copy()
     pi[tuple(np.argwhere(s.seen)[0])] = 0
-    with pytest.raises(ValueError, match="1 without"):
+    with pytest.raises(ValueError, match="1 have none"):
         joint.expect(s.volume, pi, joint.compile_groups(LABELS), s.theta)
 
 

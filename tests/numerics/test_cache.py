@@ -13,7 +13,7 @@ import numba
 import pytest
 
 from tumoar.numerics import cache, exact
-from tumoar.numerics.cache import Place, choose, is_private, user_caches
+from tumoar.numerics.cache import Place, choose_place, is_private, user_caches
 
 SRC = Path(exact.__file__).resolve().parents[2]
 USE = "from tumoar.numerics.exact import _two_sum; print(_two_sum(1.0, 2.0))"
@@ -153,7 +153,9 @@ def test_folders_are_judged_with_all_that_is_above(tmp_path, monkeypatch):
 
 
 def test_names_that_are_none(monkeypatch, tmp_path):
-    assert choose([Place(Path("a\0b"), ""), Place(Path("/proc/no/such"), ""), Place(tmp_path / "x", "x")])
+    assert choose_place(
+        [Place(Path("a\0b"), ""), Place(Path("/proc/no/such"), ""), Place(tmp_path / "x", "x")]
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/")
     assert user_caches() is None

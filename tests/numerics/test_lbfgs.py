@@ -67,7 +67,7 @@ def fit_at_random(seed):
     reference, tetrahedra = ref.jittered(*ref.body_centered((3, 3, 3), 3.4, -0.6), 0.5, rng)
     alpha = rng.dirichlet(np.full(3, 0.2), len(reference)).astype(np.float32)
     L = np.exp(rng.normal(0, 6, (*shape, 3))).astype(np.float32)
-    at = tetra_cost.incidence(tetrahedra, len(reference))
+    at = tetra_cost.build_incidence(tetrahedra, len(reference))
     accepted = []
 
     def cost(x):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from tumoar.numerics.quadprog import nearest
+from tumoar.numerics.quadprog import find_nearest
 from tumoar.vocabulary.errors import FitError
 
 
@@ -29,7 +29,7 @@ def problem(seed: int) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("seed", range(60))
 def test_meets_the_optimality_conditions(seed):
     m, P, A, b = problem(seed)
-    x = nearest(m, P, A, b)
+    x = find_nearest(m, P, A, b)
     assert (A @ x <= b + 1e-9).all()
     # directional optimality over a feasible start: no feasible point on the segment to it is nearer
     rng = np.random.default_rng(seed)
@@ -51,16 +51,16 @@ def test_agrees_with_a_general_solver():
     reference = minimize(
         lambda x: (x - m) @ P @ (x - m), np.zeros(3), constraints={"type": "ineq", "fun": lambda x: b - A @ x}
     )
-    np.testing.assert_allclose(nearest(m, P, A, b), reference.x, atol=1e-6)
+    np.testing.assert_allclose(find_nearest(m, P, A, b), reference.x, atol=1e-6)
 
 
 def test_a_feasible_mean_is_left_alone():
     m = np.array([0.0, 1.0])
-    assert np.array_equal(nearest(m, np.eye(2), np.array([[1.0, -1.0]]), np.zeros(1)), m)
+    assert np.array_equal(find_nearest(m, np.eye(2), np.array([[1.0, -1.0]]), np.zeros(1)), m)
 
 
 def test_contradicting_rows_are_refused():
     A, b = np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([-1.0, -1.0])
     with pytest.raises(FitError) as refusal:
-        nearest(np.zeros(2), np.eye(2), A, b)
+        find_nearest(np.zeros(2), np.eye(2), A, b)
     assert refusal.value.exit_code == 7

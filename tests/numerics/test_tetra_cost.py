@@ -31,7 +31,7 @@ def test_cost_equals_its_slow_twin():
 
 def check_gradient(seed):
     nodes, tetrahedra, alpha, L, rng = problem(seed)
-    at = tetra_cost.incidence(tetrahedra, len(nodes))
+    at = tetra_cost.build_incidence(tetrahedra, len(nodes))
     gradient = tetra_cost.gather(tetra_cost.data_cost(nodes, tetrahedra, alpha, L, 0)[1], at)
     toward = rng.normal(size=nodes.shape)
 
@@ -80,7 +80,7 @@ def test_a_certain_mesh_has_no_gradient():
     inside = tetra.owners(nodes, tetrahedra, SHAPE) >= 0
     seen = L[inside][:, 1]
     assert cost == pytest.approx(-np.log(seen[seen > 0].astype(float)).sum())
-    at = tetra_cost.incidence(tetrahedra, len(nodes))
+    at = tetra_cost.build_incidence(tetrahedra, len(nodes))
     np.testing.assert_allclose(tetra_cost.gather(gradient, at), 0.0, atol=1e-9)
 
 
@@ -132,7 +132,7 @@ def test_fisher_is_the_sum_of_squared_voxel_gradients():
 def test_bits_do_not_depend_on_the_number_of_threads():
     nodes, tetrahedra, alpha, L, _ = problem(9)
     many = np.concatenate([tetrahedra] * 4)  # several blocks
-    at = tetra_cost.incidence(many, len(nodes))
+    at = tetra_cost.build_incidence(many, len(nodes))
     results = []
     before = nb.get_num_threads()
     for threads in (1, before):

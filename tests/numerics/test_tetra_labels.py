@@ -8,8 +8,8 @@ import pytest
 import reference_labels as slow
 
 from tumoar.numerics import tetra_labels
-from tumoar.numerics.tetra_cost import gather, incidence
-from tumoar.train.mesh import free_directions, uniform_mesh
+from tumoar.numerics.tetra_cost import build_incidence, gather
+from tumoar.train.mesh import build_uniform_mesh, free_directions
 
 SHAPE = (16, 16, 16)
 FLOOR = 1e-3
@@ -18,7 +18,7 @@ FLOOR = 1e-3
 @pytest.fixture(scope="module")
 def problem():
     rng = np.random.default_rng(1)
-    nodes, tetrahedra = uniform_mesh(SHAPE, 6.0, rng)
+    nodes, tetrahedra = build_uniform_mesh(SHAPE, 6.0, rng)
     nodes = nodes + rng.uniform(-0.6, 0.6, nodes.shape) * free_directions(nodes, SHAPE)
     alpha = rng.dirichlet(np.ones(5), len(nodes)).astype(np.float32)
     values = rng.integers(0, 5, SHAPE).astype(np.uint8)
@@ -35,7 +35,7 @@ def test_gradient_is_that_of_finite_differences(problem):
     # Values constant around each tetrahedron's voxels would hide nothing, but a moving face changes owners:
     # the cost is continuous there, so a small step still sees the derivative.
     _, shares = tetra_labels.cost_and_gradient(*problem, FLOOR)
-    gradient = gather(shares, incidence(tetrahedra, len(nodes)))
+    gradient = gather(shares, build_incidence(tetrahedra, len(nodes)))
     rng = np.random.default_rng(2)
     for _ in range(10):
         direction = rng.normal(size=nodes.shape) * free_directions(nodes, SHAPE)

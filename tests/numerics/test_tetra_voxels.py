@@ -21,7 +21,7 @@ def listed(nodes, tetrahedra, shape):
     q, G, N, W = scratch(), tv.group(), tv.indices(), tv.values(0)
     for first in range(0, len(tetrahedra), tv.GROUP):
         last = min(len(tetrahedra), first + tv.GROUP)
-        tv.prepare(G, nodes, tetrahedra, first, last, shape)
+        tv.prepare_group(G, nodes, tetrahedra, first, last, shape)
         for t in range(first, last):
             lane = t - first
             box = tv.four(G, lane, tv.FIRST)
@@ -29,7 +29,7 @@ def listed(nodes, tetrahedra, shape):
             base = tv.four(G, lane, tv.BASE)
             most = max(most, tv.parts(G, lane))
             for part in range(tv.parts(G, lane)):
-                n = tv.owned(G, lane, part, q, nodes, tetrahedra[t], shape, N, W)
+                n = tv.list_owned(G, lane, part, q, nodes, tetrahedra[t], shape, N, W)
                 for v in range(n):
                     at = N[tv.AT + v]
                     times[at] += 1

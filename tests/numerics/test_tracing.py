@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import ndimage as ndi
 
 from tumoar.numerics.polygons import area, coverage
-from tumoar.numerics.tracing import keyholed, smoothed, trace
+from tumoar.numerics.tracing import join_holes, smooth_loop, trace
 
 
 def masks():
@@ -28,7 +28,7 @@ def masks():
 @given(masks())
 def test_pixels_come_back(mask):
     regions = trace(mask)
-    polygons = [p for r in regions for p in keyholed(r)]
+    polygons = [p for r in regions for p in join_holes(r)]
     assert all(len(p) >= 4 for p in polygons)
     assert np.array_equal(coverage(polygons, mask.shape), mask.astype(float))
     apart = [p for r in regions for p in (r.outer, *r.holes)]
@@ -41,7 +41,7 @@ def test_pixels_come_back(mask):
 @given(masks())
 def test_keyholes_are_one_polygon_of_the_right_area(mask):
     for region in trace(mask):
-        polygons = keyholed(region)
+        polygons = join_holes(region)
         assert len(polygons) == 1
         assert area(polygons[0]) == pytest.approx(area(region.outer) + sum(map(area, region.holes)))
 
@@ -51,7 +51,7 @@ def test_keyholes_are_one_polygon_of_the_right_area(mask):
 def test_smoothing_keeps_area_and_turn(mask):
     for region in trace(mask):
         for loop in (region.outer, *region.holes):
-            smooth = smoothed(loop)
+            smooth = smooth_loop(loop)
             assert area(smooth) == pytest.approx(area(loop), rel=1e-9)
             assert len(smooth) >= 4
 
@@ -59,7 +59,7 @@ def test_smoothing_keeps_area_and_turn(mask):
 def test_smooth_is_smoother():
     disk = np.hypot(*(np.indices((41, 41)) - 20)) < 15
     loop = trace(disk)[0].outer
-    radius = np.linalg.norm(smoothed(loop) - 20, axis=1)
+    radius = np.linalg.norm(smooth_loop(loop) - 20, axis=1)
     rough = np.linalg.norm(loop - 20, axis=1)
     assert np.std(radius) < 0.4 * np.std(rough)
 

@@ -12,7 +12,7 @@ from ball_maps import two_balls
 from tumoar.numerics import tetra, tetra_labels
 from tumoar.numerics.tetra_prior import elastic_energy
 from tumoar.train.atlas import AtlasSettings, Level, train
-from tumoar.train.collapse import collapse, edges_of
+from tumoar.train.collapse import collapse, list_edges
 from tumoar.train.mesh import quality
 from tumoar.vocabulary.labels import default_labels
 
@@ -99,6 +99,6 @@ def test_dissimilar_nodes_are_not_tried(trained):
 
 
 def test_every_edge_once():
-    edges = edges_of(np.array([[0, 1, 2, 3], [1, 2, 3, 4]]))
+    edges = list_edges(np.array([[0, 1, 2, 3], [1, 2, 3, 4]]))
     assert len(edges) == 9
     assert (edges[:, 0] < edges[:, 1]).all()

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from tumoar.numerics import tetra
-from tumoar.train.mesh import CUBE, free_directions, graded_mesh, quality, shapely, size_map, uniform_mesh
+from tumoar.train.mesh import (
+    CUBE,
+    build_graded_mesh,
+    build_uniform_mesh,
+    free_directions,
+    limit_distortion,
+    quality,
+    size_map,
+)
 
 SHAPE = (32, 48, 32)
 
@@ -18,7 +26,7 @@ def _sizes(center=(20, 30, 12)):
 
 @pytest.fixture(scope="module")
 def graded():
-    return graded_mesh(SHAPE, _sizes(), np.random.default_rng(0))
+    return build_graded_mesh(SHAPE, _sizes(), np.random.default_rng(0))
 
 
 def test_fills_the_box_and_every_voxel_has_an_owner(graded):
@@ -49,14 +57,14 @@ def test_well_shaped_and_as_fine_as_asked(graded):
 
 
 def test_uniform_sizes_halve_with_three_bisections():
-    coarse = uniform_mesh(SHAPE, 16.0, np.random.default_rng(0))[1]
-    fine = uniform_mesh(SHAPE, 8.0, np.random.default_rng(0))[1]
+    coarse = build_uniform_mesh(SHAPE, 16.0, np.random.default_rng(0))[1]
+    fine = build_uniform_mesh(SHAPE, 8.0, np.random.default_rng(0))[1]
     assert len(fine) == 8 * len(coarse)
 
 
 def test_box_must_be_whole_cubes():
     with pytest.raises(ValueError, match="multiples"):
-        uniform_mesh((30, 48, 32), 8.0, np.random.default_rng(0))
+        build_uniform_mesh((30, 48, 32), 8.0, np.random.default_rng(0))
 
 
 def test_size_map_is_fine_at_thin_labels_and_borders_and_grows_from_there():
@@ -75,6 +83,6 @@ def test_moves_that_flatten_are_taken_back(graded):
     nodes, tetrahedra = graded
     rng = np.random.default_rng(3)
     moved = nodes + rng.normal(0, 0.4, nodes.shape) * free_directions(nodes, SHAPE)
-    kept = shapely(nodes, moved, tetrahedra, 0.3)
+    kept = limit_distortion(nodes, moved, tetrahedra, 0.3)
     assert quality(moved, tetrahedra).min() < 0.3 <= quality(kept, tetrahedra).min()
     assert (kept == moved).all(1).mean() > 0.3

@@ -15,7 +15,14 @@ from tumoar.io.nifti import read_nifti
 from tumoar.train import eye_sockets
 from tumoar.train.align import align
 from tumoar.train.head_table import default_heads
-from tumoar.train.prepare import absorb_islands, fill_speckle, out_of_range, prepare, require_labels, volumes
+from tumoar.train.prepare import (
+    absorb_islands,
+    fill_speckle,
+    find_out_of_range,
+    measure_volumes,
+    prepare_head,
+    require_labels,
+)
 from tumoar.vocabulary.errors import GeometryError, TumoarError, UnreadableFileError
 from tumoar.vocabulary.labels import default_labels
 
@@ -77,7 +84,7 @@ def _head():
 
 @pytest.fixture(scope="module")
 def prepared():
-    return prepare(head(), GRID, TABLE, LABELS)
+    return prepare_head(head(), GRID, TABLE, LABELS)
 
 
 def mask(prepared, name):
@@ -130,15 +137,15 @@ def test_muscles_are_thicker_than_marked_and_fat_is_around_them(prepared):
 
 
 def test_volumes_out_of_range_are_told(prepared):
-    measured = volumes(prepared, GRID, LABELS)
-    odd = out_of_range(measured, TABLE)
+    measured = measure_volumes(prepared, GRID, LABELS)
+    odd = find_out_of_range(measured, TABLE)
     assert odd["left hippocampus"][0] == measured["left hippocampus"] < 2.2
     assert "left eye fluid" not in odd
 
 
 def _refused(label_map, grid=GRID, error=TumoarError):
     with pytest.raises(error) as caught:
-        prepare(label_map, grid, TABLE, LABELS, name="some/where/head.nii.gz")
+        prepare_head(label_map, grid, TABLE, LABELS, name="some/where/head.nii.gz")
     assert "file: head.nii.gz" in str(caught.value)
     return str(caught.value)
 
@@ -165,7 +172,7 @@ def test_prepared_maps_are_recognized(prepared):
 
 
 def test_a_code_may_be_listed_once():
-    with pytest.raises(TumoarError, match="twice"):
+    with pytest.raises(TumoarError, match="duplicate source code"):
         replace(TABLE, structures={**TABLE.structures, "brainstem": (16, 17)})
 
 
@@ -183,7 +190,7 @@ def test_small_holes_take_the_nearest_label():
 def test_growing_by_less_than_a_voxel_adds_the_volume_of_the_dilated_shape():
     shape = (30, 30, 30)
     thin = ball((15, 15, 15), (2, 12, 2), shape)
-    more = eye_sockets.grown(thin, 0.5, np.ones(shape, bool))
+    more = eye_sockets.grow(thin, 0.5, np.ones(shape, bool))
     assert more[thin].all()
     ideal = 4 / 3 * np.pi * (2.5 * 12.5 * 2.5)
     assert more.sum() == pytest.approx(ideal, rel=0.15)
@@ -202,5 +209,5 @@ def test_heads_are_aligned_to_one_box(prepared):
 @pytest.mark.parametrize("number", ["02", "10", "20"])
 def test_real_heads_have_published_volumes(shared_data, number):
     image, _ = reorient(read_nifti(shared_data / "heads" / f"head_{number}.nii.gz"))
-    out = prepare(image.data.astype(np.int32), image.grid, TABLE, LABELS)
-    assert out_of_range(volumes(out, image.grid, LABELS), TABLE) == {}
+    out = prepare_head(image.data.astype(np.int32), image.grid, TABLE, LABELS)
+    assert find_out_of_range(measure_volumes(out, image.grid, LABELS), TABLE) == {}

@@ -15,20 +15,20 @@ from tumoar.model.shape.base import sample_shape
 from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import REACH
 from tumoar.train import shape as training
-from tumoar.train.shape import PAPER, Difference, ShapeTraining, centered_gradient, uncentered
-from tumoar.train.shape_data import Shape, cut, flips, shape_of, split_by_patient, window
+from tumoar.train.shape import PAPER, Difference, ShapeTraining, centered_gradient, uncenter
+from tumoar.train.shape_data import Shape, crop, crop_shape, draw_flips, draw_window, split_by_patient
 from tumoar.train.shape_start import (
     BALLS,
     DIRECTIONS,
     SURFACE,
     Family,
     Parameters,
-    cube,
-    facing,
-    invariant,
+    cube_symmetries,
+    find_rotation,
+    invariant_basis,
+    rotate,
+    stabilizer,
     surface,
-    turn,
-    turned,
 )
 from tumoar.vocabulary.errors import FitError
 
@@ -93,7 +93,7 @@ def test_centered_gradient_is_the_gradient_in_centered_parameters(mu, lam):
     p, lam = tiny(), np.array(lam)
     gradient = centered_gradient(exact_difference(p), mu, lam)
     for d in directions():
-        assert slope(p, uncentered(d, mu, lam)) == pytest.approx(inner(gradient, d), rel=1e-6, abs=1e-9)
+        assert slope(p, uncenter(d, mu, lam)) == pytest.approx(inner(gradient, d), rel=1e-6, abs=1e-9)
 
 
 def test_enhanced_gradient_is_the_difference_of_covariances():
@@ -127,7 +127,7 @@ def test_flipping_visible_units_flips_the_enhanced_gradient():
 
 def ball(radius, name="ball-000"):
     x = np.indices((2 * radius + 1,) * 3) - radius
-    return shape_of(name, (x**2).sum(0) <= radius**2)
+    return crop_shape(name, (x**2).sum(0) <= radius**2)
 
 
 SHAPES = (ball(9), ball(12, "other-000"))
@@ -137,7 +137,7 @@ QUICK = ShapeTraining(steps=6, batch=2, pool=4, window=16, margin=4, life=2.0, l
 @cache
 def first(config=QUICK):
     """The state before training; a value, so that tests can share it."""
-    return training.start(SHAPES, config, 7)
+    return training.initialize(SHAPES, config, 7)
 
 
 def run(state, config, steps):
@@ -185,7 +185,7 @@ def test_a_state_is_a_value():
 def test_training_raises_the_shapes_above_their_surroundings():
     """A short run on balls: the field learned inside is above the field outside."""
     config = replace(QUICK, steps=40)
-    *_, (state, info) = training.train(SHAPES, config, training.start(SHAPES, config, 7))
+    *_, (state, info) = training.train(SHAPES, config, training.initialize(SHAPES, config, 7))
     assert info.step == 40
     v = np.pad(SHAPES[1].v, 8).astype(bool)
     field = state.model.field(v, np.ones(v.shape, bool), 1)
@@ -209,10 +209,10 @@ def test_model_of_a_state_is_a_crbm():
 def test_windows_hold_the_shape_and_zeros():
     rng = np.random.default_rng(5)
     one = (SHAPES[0],)
-    volumes = [int(window(one, 24, 0, rng).sum()) for _ in range(20)]
+    volumes = [int(draw_window(one, 24, 0, rng).sum()) for _ in range(20)]
     assert max(volumes) <= SHAPES[0].volume
     assert max(volumes) > 0.9 * SHAPES[0].volume
-    assert window(one, 24, 0, rng).shape == (24 + 2 * REACH,) * 3
+    assert draw_window(one, 24, 0, rng).shape == (24 + 2 * REACH,) * 3
 
 
 def test_cut_matches_padding():
@@ -220,13 +220,13 @@ def test_cut_matches_padding():
     padded = np.pad(v, 20)
     for corner in ((-3, 2, -7), (4, 4, 4), (9, 0, 0), (-19, -19, -19)):
         part = padded[tuple(slice(20 + c, 20 + c + 10) for c in corner)]
-        np.testing.assert_array_equal(cut(v, np.array(corner), 10), part)
+        np.testing.assert_array_equal(crop(v, np.array(corner), 10), part)
 
 
 @pytest.mark.parametrize("grain", [0.0, 2.0])
 def test_flips_have_their_rate(grain):
     rng = np.random.default_rng(7)
-    share = np.mean([flips((30, 30, 30), 0.2, grain, rng).mean() for _ in range(20)])
+    share = np.mean([draw_flips((30, 30, 30), 0.2, grain, rng).mean() for _ in range(20)])
     assert share == pytest.approx(0.2, abs=0.02)
 
 
@@ -275,28 +275,28 @@ def test_votes_act_like_a_random_field_of_neighbors():
 
 
 def test_the_cube_has_48_symmetries_and_they_are_a_group():
-    found = {g.tobytes() for g in cube()}
+    found = {g.tobytes() for g in cube_symmetries()}
     assert len(found) == 48
-    assert all((g @ h).tobytes() in found for g in cube() for h in cube())
+    assert all((g @ h).tobytes() in found for g in cube_symmetries() for h in cube_symmetries())
 
 
 @pytest.mark.parametrize("direction", [(1, 0, 0), (0, 1, -1), (-1, 1, 1)])
 def test_filters_that_face_a_direction_are_what_its_symmetries_leave(direction):
     """As many as the mean trace says (the dimension of what a group leaves), each of them left as it is."""
-    symmetries = facing(direction)
-    basis = invariant(symmetries)
+    symmetries = stabilizer(direction)
+    basis = invariant_basis(symmetries)
     x = np.arange(343.0)
-    traces = [s * np.count_nonzero(turned(x, g) == x) for g, s in symmetries]
+    traces = [s * np.count_nonzero(rotate(x, g) == x) for g, s in symmetries]
     assert len(basis) == np.mean(traces)
     assert np.linalg.matrix_rank(basis) == len(basis)
     for e, (g, s) in itertools.product(basis, symmetries):
-        np.testing.assert_array_equal(turned(e, g), s * e)
+        np.testing.assert_array_equal(rotate(e, g), s * e)
 
 
 def test_surfaces_of_a_class_are_turns_of_each_other():
     source = (0, 1, 1)
     for target in (d for d in DIRECTIONS if np.count_nonzero(d) == 2):
-        there = turned(surface(source, 2.5), turn(source, target))
+        there = rotate(surface(source, 2.5), find_rotation(source, target))
         np.testing.assert_allclose(there, surface(target, 2.5), atol=1e-15)
 
 
@@ -305,8 +305,8 @@ def test_training_keeps_the_symmetry_of_the_filters():
     for state in (first(), run(first(), QUICK, 2)):
         w, b, _ = state.parameters
         filters = np.column_stack([w.reshape(len(w), -1), b])
-        for g in cube():
-            moved = np.column_stack([[turned(x, g) for x in w.reshape(len(w), -1)], b])
+        for g in cube_symmetries():
+            moved = np.column_stack([[rotate(x, g) for x in w.reshape(len(w), -1)], b])
             gaps = np.abs(moved[:, None] - filters).max(2)
             assert sorted(gaps.argmin(1)[len(BIASES) :]) == list(range(len(BIASES), len(w)))
             assert gaps.min(1).max() < 1e-9
@@ -396,9 +396,9 @@ def test_time_points_of_a_patient_stay_together():
     train, held = split_by_patient(shapes, 3, 1)
     assert not {s.patient for s in train} & {s.patient for s in held}
     assert len(held) == 6
-    assert shape_of("BraTS-GLI-00012-001", np.ones((2, 2, 2))).patient == "BraTS-GLI-00012"
+    assert crop_shape("BraTS-GLI-00012-001", np.ones((2, 2, 2))).patient == "BraTS-GLI-00012"
 
 
 def test_an_empty_mask_is_no_shape():
-    assert shape_of("x", np.zeros((4, 4, 4))) is None
-    assert isinstance(shape_of("x", np.ones((4, 4, 4))), Shape)
+    assert crop_shape("x", np.zeros((4, 4, 4))) is None
+    assert isinstance(crop_shape("x", np.ones((4, 4, 4))), Shape)

@@ -1,4 +1,4 @@
-"""The Python API: segment a patient, look at the result, read it back."""
+"""The Python API: segment a patient, inspect the result, load it again."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tumoar.radiotherapy.margins import Margins
 from tumoar.result.segmentation import Volume
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import TumoarError
+from tumoar.vocabulary.notes import Note
 
 __all__ = [
     "Case",
@@ -30,6 +31,7 @@ __all__ = [
     "Image",
     "Margins",
     "Model",
+    "Note",
     "Progress",
     "Result",
     "Segmentation",
@@ -81,10 +83,10 @@ def segment(
 ) -> Segmentation | StoredResult:
     """Outline tumor and organs at risk of one patient, as `tumoar segment` does.
 
-    Give images by contrast, or a `Case` in their place. Options have the names and the meaning of those of
-    the command, and a refusal is a `TumoarError` with the same id. With `output` a result folder is written
-    and returned as `load_result` would return it, also where the same result was there already. Without, the
-    result stays in memory.
+    Give images by contrast, or a `Case` instead. Options have the same names and meaning as those of the
+    command, and a refusal is a `TumoarError` with the same id. With `output`, the result folder is written
+    and returned as by `load_result`, also if the same result already exists. Without it, the result stays in
+    memory.
 
     Parameters
     ----------
@@ -98,18 +100,18 @@ def segment(
         Paths of NIfTI files or of folders with a DICOM series, or `Image`. `images` maps names of further
         contrasts ("other", "T1c-2") to them.
     flair2, reference, register, skull_stripped, trust_contrasts, use_form
-        How the images are brought together; `register=False` trusts the headers.
+        How the images are combined; `register=False` trusts the headers.
     exclude, fix_tumor
-        Masks on the reference image, as a path or an `Image`: voxels that take no part, and the tumor.
+        Masks on the reference image, as a path or an `Image`: voxels to ignore, and the tumor.
     structures, tumor, min_volume, margins
-        TG-263 names, as a sequence or separated by commas (default: all); whether to look for tumor; cm³
-        below which parts of a structure are removed; CTV and PTV in mm, such as "ctv=15,ptv=3".
+        TG-263 names, as a sequence or separated by commas (default: all); whether to segment tumor;
+        smaller parts of a structure, in cm³, are removed; CTV and PTV in mm, such as "ctv=15,ptv=3".
     samples, burn_in, chains, prior, fast, seed
-        Settings, which override `config`; the same seed gives the same result.
+        Settings that override `config`; the same seed gives the same result.
     rtstruct, seg, ablate, save_samples, keep_face
-        What else to write. With `save_samples` every sample is kept, in the folder or in memory.
+        Further outputs. With `save_samples`, every sample is kept, in the folder or in memory.
     threads, max_memory
-        Limits; a case that needs more memory (GB) is refused before the work begins.
+        Limits; a case that needs more memory (GB) is refused before the computation.
     """
     request = to_request(options, case=case, model=model, config=config, output=output)
     outcome = _segment(request, Listener(watch))
@@ -128,7 +130,7 @@ def check(
     watch: _Callback = None,
     **options: Unpack[Options],
 ) -> None:
-    """Check everything that `segment` would check before it fits anything, as `--dry-run` does.
+    """Check everything that `segment` checks before the fit, like `--dry-run`.
 
     It takes the same arguments, raises the same refusals, and writes nothing.
     """

@@ -1,4 +1,4 @@
-"""A patient's images and the model, as Python users make them."""
+"""Images of a patient and the model, for Python users."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tumoar.preprocess.case import build_case
 
 
 def as_kind(kind: type, value: Any, **more: Any) -> Any:
-    """The same fields under a class that adds to them."""
+    """Copy a dataclass instance into a subclass, with further fields."""
     return kind(**{f.name: getattr(value, f.name) for f in fields(value)}, **more)
 
 
 class Case(image.Case):
-    """A patient's images on one grid."""
+    """Images of a patient on one grid."""
 
     @classmethod
     def from_files(
@@ -32,7 +32,7 @@ class Case(image.Case):
         contrasts: str | Path | None = None,
         **files: str | Path,
     ) -> Self:
-        """Bring together images named by contrast (t1, t1c, t2, flair, dir, ct, other).
+        """Build a case from images named by contrast (t1, t1c, t2, flair, dir, ct, other).
 
         Each is a NIfTI file or a folder with a DICOM series. `contrasts` is a file with further contrasts.
         """
@@ -59,13 +59,13 @@ class Model(generative.Model):
 
     @classmethod
     def default(cls) -> Self:
-        """The model inside the package."""
+        """Load the model in the package."""
         found: Self = as_kind(cls, default_model())
         return found
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """A model file of `tumoar train combine`."""
+        """Load a model file made by `tumoar train combine`."""
         found: Self = as_kind(cls, load_model([path]))
         return found
 

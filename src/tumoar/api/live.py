@@ -1,4 +1,4 @@
-"""A result in memory, as `tumoar.segment` returns it where no output folder is given."""
+"""A result in memory, as `tumoar.segment` returns it without an output folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tumoar.api.result import Result
-from tumoar.app.publish import Job, describe, page_of, publish
+from tumoar.app.publish import Job, describe, publish, render_report
 from tumoar.app.segment import Outcome
 from tumoar.geometry.image import Grid, Image, frame_digest
 from tumoar.geometry.pieces import cut_mask
@@ -23,24 +23,24 @@ from tumoar.io.rois import Roi, look_of
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.numerics.threads import use_threads
 from tumoar.preprocess.case import resample_to_input
-from tumoar.preprocess.quality import Note
-from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
+from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thin_dvh
 from tumoar.radiotherapy.margins import Margins
 from tumoar.radiotherapy.structures import require_frame
 from tumoar.radiotherapy.targets import add_margins, grow_targets
 from tumoar.report import still_pictures
 from tumoar.result import segmentation
 from tumoar.result.checks import review
-from tumoar.result.folder import Options, emptied, replace_text, status
-from tumoar.result.native import HALF, cleaned, deliver
+from tumoar.result.folder import Options, note_emptied, replace_text, status
+from tumoar.result.native import HALF, deliver, remove_small_parts
 from tumoar.result.segmentation import Mask, Volume, organ_mask
 from tumoar.result.stored import known_contrast, known_name
 from tumoar.vocabulary.errors import GeometryError
+from tumoar.vocabulary.notes import Note
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Segmentation(segmentation.Segmentation, Result):
-    """A result in memory, on 1 mm voxels around the head; `outcome` tells how it was computed."""
+    """A result in memory, on 1 mm voxels around the head; `outcome` describes the run."""
 
     outcome: Outcome | None = None
     margins: Margins | None = None
@@ -58,22 +58,22 @@ class Segmentation(segmentation.Segmentation, Result):
     def notes(self) -> tuple[Note, ...]:
         """What a reviewer should know."""
         least = self._options.least_cm3
-        gone = [n for n in self._organs if least > 0 and _voted(self, n).any() and not self.mask(n).any()]
-        return (*self._reviewed, *(emptied(name, least) for name in gone))
+        gone = [n for n in self._organs if least > 0 and _vote_mask(self, n).any() and not self.mask(n).any()]
+        return (*self._reviewed, *(note_emptied(name, least) for name in gone))
 
     @property
     def stamps(self) -> tuple[str, ...]:
-        """What sets the run apart, such as "fast"."""
+        """Marks of the run, such as "fast"."""
         return () if self.outcome is None else self.outcome.job.stamps
 
     @property
     def contrasts(self) -> tuple[str, ...]:
-        """The images that were given."""
+        """Names of the input images."""
         return tuple(given.name for given in self.case.inputs)
 
     @property
     def reference(self) -> str:
-        """The image that set the space of the case."""
+        """The image that defines the space of the case."""
         return self.case.reference
 
     @property
@@ -97,7 +97,7 @@ class Segmentation(segmentation.Segmentation, Result):
 
     @cached_property
     def _targets(self) -> dict[str, Mask]:
-        """CTV and PTV, where margins were asked for."""
+        """CTV and PTV, if margins were requested."""
         if self.margins is None:
             return {}
         fluid = self.labels == self.table.structures[self.table.l("CSF")].index
@@ -105,20 +105,20 @@ class Segmentation(segmentation.Segmentation, Result):
         return {row["name"]: mask for row, mask in found}
 
     def labels_on(self, contrast: str) -> Image:
-        """The label map on the voxels of an image as it was given."""
+        """Label map on the voxels of an input image."""
         found = deliver(self, known_contrast(contrast, self.contrasts))
         return Image(found.labels, found.grid)
 
     def mask(self, name: str) -> Mask:
-        """(X, Y, Z) one structure or margin, by TG-263 name; organs are not cut by tumor."""
+        """(X, Y, Z) mask of a structure or margin, by TG-263 name; organs are not cut by tumor."""
         if name in ("CTV", "PTV"):
             return self._targets[known_name(name, self.structures)]
-        mask = _voted(self, name)
+        mask = _vote_mask(self, name)
         least = self._options.least_cm3
-        return cleaned(mask, self.case.grid, least)[0] if least > 0 else mask
+        return remove_small_parts(mask, self.case.grid, least)[0] if least > 0 else mask
 
     def volume(self, name: str) -> Volume:
-        """The structure's volume, as outlined and over the samples."""
+        """Volume of a structure, as outlined and over the samples."""
         if name in self._targets:
             return Volume(float(self._targets[name].sum()) * self.case.grid.voxel_volume / 1000)
         return super().volume(name)
@@ -126,12 +126,12 @@ class Segmentation(segmentation.Segmentation, Result):
     def report(self, path: str | Path, *, keep_face: bool | None = None) -> None:
         """Write the report, one page that opens offline.
 
-        Its images show no face unless the run was asked to keep it, or `keep_face` is given here.
+        Its images show no face unless the run used `keep_face`, or it is given here.
         """
         keep_face = self._job.keep_face if keep_face is None else keep_face
-        notes = [{"id": note.id, "text": note.text} for note in self.notes]
+        notes = [note.to_dict() for note in self.notes]
         volumes = [{"name": name, "outlined_cm3": self.volume(name).outlined} for name in self._organs]
-        page = page_of(self, keep_face, {**self._manifest, "notes": notes, "volumes": volumes})
+        page = render_report(self, keep_face, {**self._manifest, "notes": notes, "volumes": volumes})
         replace_text(Path(path), page)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
@@ -142,10 +142,10 @@ class Segmentation(segmentation.Segmentation, Result):
             add_margins(Path(folder), self.margins)
 
     def dvh(self, name: str, dose: Image | str | Path, *, fractions: int | None = None) -> Sampled:
-        """Dose-volume histogram of a structure, and of its samples where they were kept.
+        """Dose-volume histogram of a structure, and of its samples if they were kept.
 
-        Both are measured alike on the voxels of the case, and both leave out what the outline leaves out.
-        `fractions` says that the dose, a file, is of one of so many equal fractions.
+        Both use the voxels of the case, and both omit tumor that the outline omits. If the dose file is for
+        one of several equal fractions, give their number as `fractions`.
         """
         if isinstance(dose, Image):
             require_dose(dose)
@@ -164,20 +164,18 @@ class Segmentation(segmentation.Segmentation, Result):
         return Sampled(outline, samples, given.notes)
 
     def to_rtstruct(self, reference: str | Path, path: str | Path, *, smooth: bool = False) -> None:
-        """Write contours on the slices of a series that was segmented (see `tumoar export` for others)."""
+        """Write contours on the slices of a segmented series (for others use `tumoar export`)."""
         series = series_at(reference)
         self._require_patient(series.person, "the series")
         grid, _ = grid_of(series)
         name = next((given.name for given in self.case.inputs if given.grid == grid), None)
         if name is None:
-            raise GeometryError(
-                "B33", "the series is none of the images that were segmented", found=series.name
-            )
+            raise GeometryError("B33", "the series was not segmented", found=series.name)
         votes, least = deliver(self, name).votes, self._options.least_cm3
         rois = []
         for organ in (self.table.organ(name) for name in self._organs):
             color, code = look_of(self.table, organ)
-            mask, _, _ = cleaned(organ_mask(self.table, organ, votes), grid, least)
+            mask, _, _ = remove_small_parts(organ_mask(self.table, organ, votes), grid, least)
             rois.append(Roi(organ.name, organ.kind, color, mask, code))
         for target, mask in self._targets.items():
             color, code = look_of(self.table, self.table.organ("GTV"))
@@ -191,7 +189,7 @@ class Segmentation(segmentation.Segmentation, Result):
 
     @cached_property
     def _manifest(self) -> dict[str, Any]:
-        """What a folder would say of the run."""
+        """Manifest that a folder would have."""
         if self.outcome is not None and self.outcome.manifest is not None:
             return dict(self.outcome.manifest)
         return describe(self, {}, self._job, "", use_threads(None))
@@ -203,10 +201,10 @@ class Segmentation(segmentation.Segmentation, Result):
         return still_pictures(self)
 
 
-def _voted(result: segmentation.Segmentation, name: str) -> Mask:
+def _vote_mask(result: segmentation.Segmentation, name: str) -> Mask:
     """A structure before small parts are removed."""
     return segmentation.Segmentation.mask(result, name)
 
 
 def _curve(mask: Mask, grid: Grid, dose: Image) -> Dvh:
-    return thinned(dvh(cut_mask(Image(mask.astype(np.uint8), grid)), dose))
+    return thin_dvh(dvh(cut_mask(Image(mask.astype(np.uint8), grid)), dose))

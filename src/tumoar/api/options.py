@@ -18,7 +18,7 @@ CONTRASTS = ("t1", "t1c", "t2", "flair", "dir", "ct")
 
 
 class Options(TypedDict, total=False):
-    """What `tumoar segment` can be asked, besides model, settings and output folder."""
+    """Options of `tumoar segment` besides model, settings and output folder."""
 
     t1: Source | None
     t1c: Source | None
@@ -58,7 +58,7 @@ class Options(TypedDict, total=False):
 
 
 def to_request(options: Options, **more: Any) -> Request:
-    """What the options ask for; `more` are further fields of the request."""
+    """Convert options to a request; `more` are further fields of the request."""
     _require_known(options)
     values: dict[str, Any] = dict(options)
     files = [(name, source) for name in CONTRASTS if (source := values.pop(name, None)) is not None]
@@ -69,7 +69,7 @@ def to_request(options: Options, **more: Any) -> Request:
 
 
 def _require_known(names: Iterable[str]) -> None:
-    """A TypeError, as of any function, for an option that there is not."""
+    """Raise a TypeError for an unknown option."""
     known = list(Options.__annotations__)
     for name in names:
         if name not in known:
@@ -79,7 +79,7 @@ def _require_known(names: Iterable[str]) -> None:
 
 
 def with_options(function: Callable[..., Any]) -> Signature:
-    """The signature of a function with every option by name, for `help` and notebooks."""
+    """Signature of a function with every option by name, for `help` and notebooks."""
     defaults = {f.name: f.default for f in fields(Request)} | {"images": None} | dict.fromkeys(CONTRASTS)
     own = [p for p in signature(function).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     hints = get_type_hints(Options)

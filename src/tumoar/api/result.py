@@ -1,4 +1,4 @@
-"""What every result offers, whether it has just been computed or was read from a folder."""
+"""Interface of all results, in memory or read from a folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.preprocess.quality import Note
 from tumoar.radiotherapy.dvh import Sampled
 from tumoar.report import notebook_html
 from tumoar.report.notebook import spread_text
 from tumoar.result.segmentation import Volume
+from tumoar.vocabulary.notes import Note
 
 WIDEST, MOST_NOTES = 100, 5
 
@@ -25,7 +25,7 @@ class Result(ABC):
 
     Arrays are indexed (X, Y, Z) on `grid`: 1 mm voxels around the head in memory, the voxels of the reference
     image on disk. `labels_on` gives the same array for both. Structures have TG-263 names; "CTV" and "PTV"
-    are there if margins were asked for. Unknown names are a KeyError.
+    exist if margins were requested. Unknown names raise a KeyError.
     """
 
     @property
@@ -36,22 +36,22 @@ class Result(ABC):
     @property
     @abstractmethod
     def notes(self) -> Sequence[Note]:
-        """What a reviewer should know; each has an `id` (docs/errors.md) and a `text`."""
+        """What a reviewer should know; `id` is explained in docs/errors.md."""
 
     @property
     @abstractmethod
     def stamps(self) -> Sequence[str]:
-        """What sets the run apart, such as "fast"."""
+        """Marks of the run, such as "fast"."""
 
     @property
     @abstractmethod
     def contrasts(self) -> Sequence[str]:
-        """The images that were given."""
+        """Names of the input images."""
 
     @property
     @abstractmethod
     def reference(self) -> str:
-        """The image that set the space of the case."""
+        """The image that defines the space of the case."""
 
     @property
     @abstractmethod
@@ -70,15 +70,15 @@ class Result(ABC):
 
     @abstractmethod
     def labels_on(self, contrast: str) -> Image:
-        """The label map on the voxels of an image as it was given: `.data`, `.grid.affine`."""
+        """Label map on the voxels of an input image: `.data`, `.grid.affine`."""
 
     @abstractmethod
     def mask(self, name: str) -> npt.NDArray[np.bool_]:
-        """(X, Y, Z) one structure or margin; organs are not cut by tumor."""
+        """(X, Y, Z) mask of a structure or margin; organs are not cut by tumor."""
 
     @abstractmethod
     def probability(self, name: str) -> npt.NDArray[Any]:
-        """(X, Y, Z) share of the samples in which a voxel belongs to a structure; margins have none."""
+        """(X, Y, Z) fraction of the samples in which a voxel belongs to a structure; margins have none."""
 
     @abstractmethod
     def volume(self, name: str) -> Volume:
@@ -86,9 +86,9 @@ class Result(ABC):
 
     @abstractmethod
     def dvh(self, name: str, dose: Image | str | Path, *, fractions: int | None = None) -> Sampled:
-        """Dose-volume histogram of a structure, and of its samples where they were kept.
+        """Dose-volume histogram of a structure, and of its samples if they were kept.
 
-        `fractions` says that the dose, a file, is of one of so many equal fractions.
+        If the dose file is for one of several equal fractions, give their number as `fractions`.
         """
 
     @abstractmethod
@@ -105,7 +105,7 @@ class Result(ABC):
 
     @abstractmethod
     def _pictures(self) -> Sequence[dict[str, Any]]:
-        """Slices for a notebook, which show no face."""
+        """Slices for a notebook, without the face."""
 
     def __repr__(self) -> str:
         stamps = "".join(f", {text}" for text in self.stamps)

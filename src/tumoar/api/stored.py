@@ -14,12 +14,12 @@ from tumoar.io.identity import require_patient
 from tumoar.io.images import series_at
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.radiotherapy.dvh import Sampled
-from tumoar.radiotherapy.export import identity_checked, rois_on
-from tumoar.radiotherapy.structures import dosed
+from tumoar.radiotherapy.export import is_identity_checked, rois_on
+from tumoar.radiotherapy.structures import measure_doses
 from tumoar.report import read_page, render
 from tumoar.result import stored
 from tumoar.result.folder import REPORT, read_manifest, replace_text
-from tumoar.result.masks import listed
+from tumoar.result.masks import require_listed
 from tumoar.vocabulary.errors import TumoarError
 
 
@@ -27,14 +27,14 @@ class StoredResult(stored.Stored, Result):
     """A result on disk, on the voxels of its reference image."""
 
     def report(self, path: str | Path) -> None:
-        """Write the report, one page that opens offline, made again from the data of the stored page."""
+        """Write the report, one page that opens offline, rendered from the data of the stored page."""
         replace_text(Path(path), render(self._page()))
 
     def dvh(self, name: str, dose: Image | str | Path, *, fractions: int | None = None) -> Sampled:
-        """Dose-volume histogram of a structure, and of its samples where they were saved.
+        """Dose-volume histogram of a structure, and of its samples if they were saved.
 
-        `fractions` says that the dose, a file, is of one of so many equal fractions. The notes say so where
-        the patient could not be compared.
+        If the dose file is for one of several equal fractions, give their number as `fractions`. The notes
+        say if the patient could not be compared.
         """
         name = self._known(name)
         if isinstance(dose, Image):
@@ -42,7 +42,7 @@ class StoredResult(stored.Stored, Result):
             given = GivenDose(dose)
         else:
             given = load_dose(dose, fractions=fractions)
-        found = dosed(self.folder, given.image, given.person, only=name)
+        found = measure_doses(self.folder, given.image, given.person, only=name)
         doubts = tuple(dict.fromkeys(doubt for doubt in (given.doubt, found.doubt) if doubt))
         is_file = not isinstance(dose, Image)
         return replace(found.structures[0].found, notes=(*given.notes, *(doubts if is_file else ())))
@@ -52,15 +52,15 @@ class StoredResult(stored.Stored, Result):
         series, manifest = series_at(reference), read_manifest(self.folder)
         key = manifest.get("key", "")
         require_patient(manifest.get("patient", {}), key, series.person, "the series")
-        is_checked = identity_checked(manifest, series)
+        is_checked = is_identity_checked(manifest, series)
         rois = rois_on(self.folder, manifest, series)
         write_rtstruct(path, rois, series, smooth=smooth, key=key, is_checked=is_checked)
 
     def _page(self) -> dict[str, Any]:
-        return read_page(listed(self.folder, self.manifest, REPORT))
+        return read_page(require_listed(self.folder, self.manifest, REPORT))
 
     def _pictures(self) -> list[dict[str, Any]]:
-        """Those of the report; none if that shows the whole head."""
+        """Pictures of the report; none if they show the whole head."""
         try:
             page = self._page()
         except TumoarError:
@@ -70,6 +70,6 @@ class StoredResult(stored.Stored, Result):
 
 
 def load_result(folder: str | Path) -> StoredResult:
-    """A finished result of `tumoar segment`, every file checked against its manifest."""
+    """Load a finished result of `tumoar segment` and check every file against its manifest."""
     place = absolute(folder)
     return StoredResult(place, read_manifest(place))

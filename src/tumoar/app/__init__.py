@@ -1,1 +1,1 @@
-"""Use cases: a request in, a result out; what the command line and Python both call."""
+"""Use cases, called by the command line and the Python API."""

@@ -1,4 +1,4 @@
-"""How far volumes and outlines move without some of the contrasts."""
+"""Measure how volumes and outlines change without some of the contrasts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ablate_contrasts(whole: Segmentation, job: Job, model: Model, watch: Watch) 
                     job.config,
                     seed=job.seed,
                     watch=watch,
-                    trust_contrasts=True,  # the names were looked at with all contrasts
+                    trust_contrasts=True,  # names were checked with all contrasts
                 )
             except TumoarError as refusal:
                 watch.say(f"{'+'.join(chosen)}: {refusal.what}")

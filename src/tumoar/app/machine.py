@@ -16,11 +16,11 @@ from tumoar.numerics.threads import use_threads
 from tumoar.vocabulary.errors import ResourceError
 
 BLAS_BYTES = 256 * 1024**2
-"""More than OpenBLAS takes for its buffers."""
+"""More than OpenBLAS allocates for its buffers."""
 
 
 def limit_threads(count: int | None) -> int:
-    """Of our kernels and of SimpleITK, which otherwise takes all cores whatever is asked for."""
+    """Limit the threads of our kernels and of SimpleITK, which otherwise uses all cores."""
     used = use_threads(count)
     sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(used)
     return used
@@ -28,7 +28,7 @@ def limit_threads(count: int | None) -> int:
 
 @contextmanager
 def limited_threads(count: int | None) -> Iterator[None]:
-    """`limit_threads` for the length of a block; the caller's own limits are restored after it."""
+    """Limit threads within a block and restore the previous limits afterwards."""
     ours, theirs = use_threads(None), sitk.ProcessObject.GetGlobalDefaultNumberOfThreads()
     try:
         limit_threads(count)
@@ -39,14 +39,14 @@ def limited_threads(count: int | None) -> Iterator[None]:
 
 
 def warm_blas() -> None:
-    """Let OpenBLAS, numpy's and scipy's, take its buffers now: without memory it would try for ever."""
-    np.empty(BLAS_BYTES, np.uint8)  # a refusal, if there is not even that much
+    """Make OpenBLAS of numpy and scipy allocate its buffers now: out of memory, it would retry forever."""
+    np.empty(BLAS_BYTES, np.uint8)  # a refusal if memory is not sufficient
     np.linalg.solve(np.eye(2), np.ones(2))
     cho_solve(cho_factor(np.eye(2)), np.ones(2))
 
 
 def forecast_gb(case: Case, model: Model) -> float:
-    """Memory that the run will need at most, from the number of voxels, contrasts and structures."""
+    """Forecast peak memory from the number of voxels, contrasts and structures."""
     N, K = len(case.contrasts), model.labels.K
     per_voxel = (
         4 * 2 * N + 4 * K + 4 * 2 * 12 + K + 40
@@ -55,9 +55,9 @@ def forecast_gb(case: Case, model: Model) -> float:
 
 
 def require_memory(case: Case, model: Model, limit_gb: float | None) -> None:
-    """Refuse before the work begins what would not fit."""
+    """Refuse a case that does not fit into memory, before any computation."""
     needed = forecast_gb(case, model)
-    have = psutil.virtual_memory().available / 1e9  # with what the system only keeps of files read before
+    have = psutil.virtual_memory().available / 1e9  # includes the file cache
     limit = min(limit_gb, have) if limit_gb else have
     if needed > limit:
         raise ResourceError(

@@ -1,4 +1,4 @@
-"""Masks that a user draws on the reference image, on the grid of the case."""
+"""Bring masks drawn on the reference image to the grid of the case."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tumoar.vocabulary.errors import GeometryError
 
 
 def mask_on(image: Image, case: Case, above: float = 0.0) -> npt.NDArray[np.bool_]:
-    """Where a mask, given in the space of the reference, is above a value, on the case's grid."""
+    """Threshold a mask in the space of the reference, on the grid of the case."""
     turned, _ = reorient(image)
     mask = np.asarray(turned.data, np.float64) > above
     is_there = resample(mask, turned.grid, case.grid) > 0.5
     if not is_there.any():
         raise GeometryError(
             "mask",
-            "mask does not meet the head",
+            "the mask does not overlap the head",
             file=image.source,
             found=f"{int(mask.sum())} voxels in it",
             do=f"draw it on the {case.reference}",
@@ -29,7 +29,7 @@ def mask_on(image: Image, case: Case, above: float = 0.0) -> npt.NDArray[np.bool
 
 
 def fix_tumor_from_mask(image: Image, case: Case) -> Given:
-    """The tumor that a mask fixes: values 0 and 1 the whole tumor, values above 1 the core as well."""
+    """Fix the tumor from a mask: 1 is whole tumor; if values above 1 occur, they fix the core as well."""
     z = mask_on(image, case).astype(np.int8)
     if image.data.max() <= 1:
         return Given(z, np.where(z == 1, np.int8(-1), np.int8(0)))

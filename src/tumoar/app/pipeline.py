@@ -1,4 +1,4 @@
-"""The straight line from a patient's images to labels: place the atlas, Algorithm 2, Algorithm 1, vote."""
+"""From a patient's images to labels: place the atlas, fit (Algorithm 2), sample (Algorithm 1), vote."""
 
 from __future__ import annotations
 
@@ -25,52 +25,53 @@ from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.contrasts import core_is_identifiable, tumor_is_constrained
 from tumoar.vocabulary.errors import ChannelError
+from tumoar.vocabulary.notes import Note
 
 Arrays = dict[str, npt.NDArray]
 Held = npt.NDArray[np.int8]
 
 NO_TUMOR = 1e-6
-"""Fraction of the brain expected to be tumor when organs alone are asked for."""
+"""Expected tumor fraction of the brain if only organs are requested."""
 EVERY = 25
-"""Sweeps from checkpoint to checkpoint."""
+"""Sweeps between checkpoints."""
 
 
 class Progress(NamedTuple):
-    """How far a run is: `done` of `total` steps of a named stage, figures worth a glance, new notes."""
+    """Progress of a run: `done` of `total` steps of a stage, current figures, new notes."""
 
     stage: str
     done: int
     total: int
     figures: Mapping[str, float]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 class Keeper(Protocol):
-    """Where a run leaves what it would not like to compute again."""
+    """Checkpoint store."""
 
     def load(self, name: str) -> Arrays | None:
-        """What was stored under this name, if anything was."""
+        """Load the arrays stored under this name, if any."""
         ...
 
     def save(self, name: str, arrays: Arrays) -> None:
-        """Store, whole or not at all."""
+        """Store arrays atomically."""
         ...
 
 
 class Nowhere:
-    """Keeps nothing."""
+    """Checkpoint store that keeps nothing."""
 
     def load(self, name: str) -> Arrays | None:
-        """Nothing."""
+        """Load nothing."""
         return None
 
     def save(self, name: str, arrays: Arrays) -> None:
-        """Forget it."""
+        """Discard the arrays."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a user already knows of the tumor: z and y (X, Y, Z) held at 0 or 1, free where -1."""
+    """Tumor fixed by the user: z and y (X, Y, Z) are 0 or 1, or -1 where free."""
 
     z: Held | None = None
     y: Held | None = None
@@ -88,20 +89,20 @@ def segment(
     keeps_samples: bool = False,
     trust_contrasts: bool = False,
 ) -> Segmentation:
-    """Labels of one patient, with the votes behind them.
+    """Segment one patient.
 
-    `watch` hears of the progress. What `keeper` holds from an interrupted run of the same case, model,
-    settings and seed is used; the result is the same to the last bit as without interruption. With
-    `keeps_samples` every sample stays available, not only the votes. Images that are clearly not of the
-    contrast they are given as are refused before anything is fitted, with `trust_contrasts` only noted.
+    `watch` is called with the progress. Checkpoints in `keeper` from an interrupted run of the same case,
+    model, settings and seed are used; the result is identical to that of an uninterrupted run. With
+    `keeps_samples`, every sample is kept, not only the votes. Images that clearly do not have their named
+    contrast are refused before the fit, or only noted with `trust_contrasts`.
     """
     config, keeper, given = config or Config(), keeper or Nowhere(), given or Given()
     if config.tumor and not tumor_is_constrained(case.contrasts):
         raise ChannelError(
             "B41",
-            "tumor cannot be told from these contrasts",
+            "these contrasts cannot identify tumor",
             found=", ".join(c.name for c in case.contrasts),
-            do="add a T1c or a FLAIR, or ask for organs alone (--no-tumor)",
+            do="add a T1c or a FLAIR, or segment organs only (--no-tumor)",
         )
     if not config.tumor:
         given = Given(np.zeros(case.grid.shape, np.int8), np.zeros(case.grid.shape, np.int8))
@@ -109,18 +110,18 @@ def segment(
             update={"gem": config.gem.model_copy(update={"w": NO_TUMOR, "locality": 0.0, "symmetry": 1.0})}
         )
     if any(held is not None and (held == 1).any() for held in (given.z, given.y)):
-        config = config.model_copy(update={"least_tumor": 0.0})  # what a user has drawn is no speck
+        config = config.model_copy(update={"least_tumor": 0.0})  # keep whatever the user has drawn
     model = select_prior(model, config)
     clock: dict[str, float] = {}
-    # One BLAS thread: a matrix product must not depend on how many cores there are.
+    # One BLAS thread: matrix products must not depend on the number of cores.
     with threadpool_limits(1, "blas"):
-        with _timed(clock, "place"):
+        with _time_stage(clock, "place"):
             placement = place(case, model, config, keeper, watch, trust_contrasts=trust_contrasts)
-        with _timed(clock, "fit"):
+        with _time_stage(clock, "fit"):
             fit = _fit(case, model, placement, config, keeper, watch)
-        with _timed(clock, "sample"):
+        with _time_stage(clock, "sample"):
             chains = [
-                _sampled(case, model, fit, config, seed, number, given, keeper, watch, keeps_samples)
+                _sample(case, model, fit, config, seed, number, given, keeper, watch, keeps_samples)
                 for number in range(config.chains)
             ]
     tallies, infos, thetas, (tau, *_) = zip(*chains)
@@ -148,7 +149,7 @@ def place(
     *,
     trust_contrasts: bool = False,
 ) -> AffineResult:
-    """Place the atlas, and check the images under it before any work is done: coverage, order of tissues."""
+    """Place the atlas and check the images with it: coverage, tissue order."""
     config, keeper = config or Config(), keeper or Nowhere()
     watch(Progress("place", 0, 1, {}))
     stored = keeper.load("place")
@@ -162,7 +163,7 @@ def place(
         found = AffineResult(stored["matrix"], quality)
     placed = gem.place_atlas(case, model.atlas, found.matrix, config.gem)
     check_coverage(case, placed)
-    notes = tuple(str(note) for note in check_order(case, placed, trusted=trust_contrasts))
+    notes = check_order(case, placed, trusted=trust_contrasts)
     watch(Progress("place", 1, 1, {}, notes))
     return replace(found, notes=(*found.notes, *notes))
 
@@ -175,7 +176,7 @@ def _fit(
     keeper: Keeper,
     watch: Callable[[Progress], None],
 ) -> gem.Fit:
-    """Algorithm 2; for the progress every level counts ten steps, whatever number of iterations it takes."""
+    """Run Algorithm 2; each level counts as ten steps of progress."""
     placed = gem.place_atlas(case, model.atlas, placement.matrix, config.gem)
     total = 10 * len(config.gem.levels)
     stored = keeper.load("fit")
@@ -191,7 +192,7 @@ def _fit(
     return fit
 
 
-def _sampled(
+def _sample(
     case: Case,
     model: Model,
     fit: gem.Fit,
@@ -203,7 +204,7 @@ def _sampled(
     watch: Callable[[Progress], None],
     keeps_samples: bool,
 ) -> tuple[Tally, tuple[gibbs.SweepInfo, ...], Theta, float]:
-    """Algorithm 1: one chain's votes, what its sweeps had to tell, its last θ, and τ."""
+    """Run Algorithm 1: votes of one chain, per-sweep diagnostics, last θ, and τ."""
     own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
     shapes = (model.shape_z, model.shape_y)
     chain, begin = gibbs.initialize_chain(
@@ -241,7 +242,7 @@ def _sampled(
 
 
 @contextmanager
-def _timed(clock: dict[str, float], name: str) -> Iterator[None]:
+def _time_stage(clock: dict[str, float], name: str) -> Iterator[None]:
     start = time.monotonic()
     yield
     clock[name] = time.monotonic() - start

@@ -1,4 +1,4 @@
-"""One run from an assembled case to a published folder: locked, resumable, complete or absent."""
+"""Run a segmentation and publish its folder: locked, resumable, atomic."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from tumoar.app.watch import Watch, stage
 from tumoar.geometry.image import Case, frame_digest
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.files import absolute, require_own
-from tumoar.io.identity import Person, sealed
-from tumoar.io.lock import locked
-from tumoar.io.manifest import tidy
+from tumoar.io.identity import Person, seal_identity
+from tumoar.io.lock import lock_output
+from tumoar.io.manifest import remove_leftovers
 from tumoar.io.manifest_schema import RESULT
 from tumoar.io.outputs import require_empty, require_place
 from tumoar.model.generative import Model
-from tumoar.preprocess.quality import Note
 from tumoar.report import render, report_data
 from tumoar.result.checks import review
 from tumoar.result.folder import MANIFEST, Options, read_manifest, status, write_result
@@ -35,13 +34,14 @@ from tumoar.result.segmentation import Segmentation
 from tumoar.version import __version__
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import IntegrityError, OutputError, UsageError
+from tumoar.vocabulary.notes import Note
 
 LIBRARIES = ("numpy", "scipy", "numba", "nibabel", "SimpleITK")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to do with a case, beyond the model's settings; without `out` nothing is written."""
+    """Settings of a run besides those of the model; without `out` nothing is written."""
 
     out: Path | None
     config: Config
@@ -50,9 +50,9 @@ class Job:
     resume: bool = False
     overwrite: bool = False
     threads: int | None = None
-    inputs: tuple[Path, ...] = ()  # files and folders that were given
+    inputs: tuple[Path, ...] = ()  # input files and folders
     digests: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the input files by contrast
-    person: Person = field(default=(), repr=False)  # kept as digests only
+    person: Person = field(default=(), repr=False)  # stored only as digests
     stamps: tuple[str, ...] = ()  # "fast", "demo": shown with the result
     trust_contrasts: bool = False
     keep_face: bool = False  # in the images of the report
@@ -61,17 +61,17 @@ class Job:
 def execute(
     case: Case, model: Model, job: Job, watch: Watch, given: Given | None = None
 ) -> tuple[Segmentation, tuple[Note, ...]] | None:
-    """Segment and publish; None if the very same result is there already."""
+    """Segment and publish; None if the same result already exists."""
     assert job.out is not None
     key = run_key(case, model, job, given)
     folder = job.out.with_name(f".{job.out.name}.checkpoints")
-    with locked(job.out):
+    with lock_output(job.out):
         require_own(folder.parent, folder)
-        tidy(job.out)
+        remove_leftovers(job.out)
         require_place(job.out, job.inputs, overwrite=job.overwrite)
         if not job.overwrite and _is_done(job.out, key):
-            shutil.rmtree(folder, ignore_errors=True)  # left where a run was stopped after its last step
-            watch.say(f"{job.out.name}: already done, nothing was changed")
+            shutil.rmtree(folder, ignore_errors=True)  # left by a run stopped after its last step
+            watch.say(f"{job.out.name}: already done, nothing changed")
             return None
         if job.overwrite:
             shutil.rmtree(folder, ignore_errors=True)
@@ -81,16 +81,16 @@ def execute(
         elif folder.exists() and not job.resume:
             raise UsageError(
                 "resume",
-                "an interrupted run is there",
+                "the output has an interrupted run",
                 file=job.out,
-                do="continue it with --resume, or start anew with --overwrite",
+                do="continue it with --resume, or start over with --overwrite",
             )
         threads = limit_threads(job.threads)
         result = compute(case, model, job, watch, given, Checkpoints(folder, key))
         notes = review(result)
         with stage(watch, "write"):
             manifest = describe(result, model.sha256, job, key, threads)
-            page = partial(page_of, result, job.keep_face)
+            page = partial(render_report, result, job.keep_face)
             notes = write_result(job.out, result, notes, manifest, job.options, page, watch.lines)
         shutil.rmtree(folder, ignore_errors=True)
     return result, notes
@@ -99,7 +99,7 @@ def execute(
 def compute(
     case: Case, model: Model, job: Job, watch: Watch, given: Given | None, keeper: Keeper | None = None
 ) -> Segmentation:
-    """Segment; nothing but what `keeper` saves is written."""
+    """Segment; only checkpoints are written."""
     warm_blas()
     return segment(
         case,
@@ -124,28 +124,28 @@ def publish(
     *,
     overwrite: bool,
 ) -> None:
-    """Write the folder of a result that is in memory; one that is there is replaced only by choice."""
+    """Write the folder of a result in memory; an existing one is replaced only with `overwrite`."""
     out = absolute(folder)
     require_empty(out, overwrite=overwrite, kind=RESULT)
-    page = partial(page_of, result, job.keep_face)
-    with locked(out):
-        tidy(out)
+    page = partial(render_report, result, job.keep_face)
+    with lock_output(out):
+        remove_leftovers(out)
         write_result(out, result, notes, manifest, job.options, page, log)
 
 
-def page_of(result: Segmentation, keep_face: bool, manifest: Mapping[str, Any]) -> str:
-    """The report of a result from its finished manifest."""
-    notes = [Note(n["id"], n["text"]) for n in manifest["notes"]]
+def render_report(result: Segmentation, keep_face: bool, manifest: Mapping[str, Any]) -> str:
+    """Render the report of a result from its finished manifest."""
+    notes = [Note.from_dict(row) for row in manifest["notes"]]
     return render(report_data(result, notes, manifest, keep_face=keep_face))
 
 
 def run_key(case: Case, model: Model, job: Job, given: Given | None) -> str:
-    """SHA-256 of everything that the result depends on."""
+    """SHA-256 of everything that determines the result."""
     digest = hashlib.sha256(case.D.tobytes())
     digest.update(case.grid.affine.tobytes())
     for extra in (case.excluded, *((given.z, given.y) if given else ())):
         digest.update(b"-" if extra is None else extra.tobytes())
-    for image in case.inputs:  # the result lies on their voxels
+    for image in case.inputs:  # the result is written on their voxels
         digest.update(image.grid.affine.tobytes())
         digest.update(image.to_reference.tobytes())
     about = {
@@ -169,7 +169,7 @@ def run_key(case: Case, model: Model, job: Job, given: Given | None) -> str:
 def describe(
     result: Segmentation, model_sha256: Mapping[str, str], job: Job, key: str, threads: int
 ) -> dict[str, Any]:
-    """The manifest: what went in, with what settings, on what, how long, how sure."""
+    """Manifest of a run: inputs, settings, machine, times, quality."""
     case = result.case
     return {
         "version": __version__,
@@ -188,7 +188,7 @@ def describe(
             }
             for given in case.inputs
         ],
-        "patient": sealed(job.person, key),
+        "patient": seal_identity(job.person, key),
         "reference": case.reference,
         "skull_stripped": case.skull_stripped,
         "model": dict(model_sha256),
@@ -204,7 +204,7 @@ def describe(
 
 
 def summarize(result: Segmentation, notes: Sequence[Note], out: Path, watch: Watch) -> None:
-    """The last messages of a run: volumes of the tumor, notes, status."""
+    """Report tumor volumes, notes and status at the end of a run."""
     rows = {row["name"]: row for row in read_manifest(out)["volumes"]}
     for name in ("GTV", "Edema") if result.config.tumor else ():
         if name in rows:
@@ -212,13 +212,13 @@ def summarize(result: Segmentation, notes: Sequence[Note], out: Path, watch: Wat
             shown = f"{name} {rows[name]['outlined_cm3']:.1f} cm³ (outlined)"
             watch.say(f"{shown}; spread of the samples {low:.1f}–{high:.1f} cm³")
     for note in notes:
-        watch.say(f"review: {note}")
+        watch.say(f"{note.level}: {note}")
     state = status(notes)
     watch.say(f"{state}: {out.name}/report.html", status=state)
 
 
 def _is_done(out: Path, key: str) -> bool:
-    """Whether the same result is there (B56); another one is refused (B57)."""
+    """Whether the same result exists (B56); another one is refused (B57)."""
     if not (out / MANIFEST).is_file():
         return False
     if read_manifest(out).get("key") == key:

@@ -1,4 +1,4 @@
-"""What `tumoar segment` and `tumoar.segment` can be asked, checked as far as that needs no image."""
+"""Requests of `tumoar segment` and `tumoar.segment`, checked without reading images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEEDS_FOLDER = ("rtstruct", "seg", "ablate", "resume", "overwrite")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request:
-    """A patient to segment: `images` by contrast, or an assembled `case` in their place.
+    """A patient to segment: `images` by contrast, or a `case` instead.
 
     Files may be given as paths (NIfTI, or a folder with a DICOM series) or as images in memory. Without
     `output` nothing is written. `config` is a TOML file or settings; `samples`, `burn_in`, `chains`, `prior`
@@ -42,7 +42,7 @@ class Request:
     model: str | Path | Model | None = None
     config: str | Path | Config | None = None
     # images
-    contrasts: str | Path | None = None  # a table of one's own
+    contrasts: str | Path | None = None  # a custom table
     flair2: bool = False
     reference: str | None = None
     register: bool = True
@@ -79,12 +79,14 @@ class Request:
     def __post_init__(self) -> None:
         self._require_types()
         if self.case is None and not self.images:
-            raise UsageError("images", "no image given", do="give at least one, say --t1c FILE --flair FILE")
+            raise UsageError(
+                "images", "no image given", do="give at least one, such as --t1c FILE --flair FILE"
+            )
         if self.case is not None and self.images:
-            raise UsageError("images", "a case and images at once", do="give one of them")
+            raise UsageError("images", "both a case and images given", do="give one of them")
         if self.resume and self.overwrite:
-            do = "continue the interrupted run with --resume, or start anew with --overwrite"
-            raise UsageError("options", "--resume and --overwrite at once", do=do)
+            do = "continue the interrupted run with --resume, or start over with --overwrite"
+            raise UsageError("options", "--resume and --overwrite exclude each other", do=do)
         _require_range("seed", self.seed, 0, None)
         _require_range("threads", self.threads, 1, None)
         _require_range("max_memory", self.max_memory, 0.1, None)
@@ -99,7 +101,7 @@ class Request:
             object.__setattr__(self, "margins", parse_margins(self.margins))
 
     def _require_types(self) -> None:
-        """A TypeError for what only a program can get wrong."""
+        """Raise a TypeError for arguments of wrong type."""
         if not isinstance(self.case, Case | None):
             raise TypeError(
                 f"case must be a Case, got {type(self.case).__name__}; give images by contrast: t1c=..."
@@ -117,17 +119,17 @@ class Request:
 
     @cached_property
     def table(self) -> Mapping[str, Contrast] | None:
-        """The contrasts, where a table of one's own is given."""
+        """Contrasts of the custom table, if one is given."""
         return read_contrasts(self.contrasts, None if isinstance(self.model, Model) else self.model)
 
     @property
     def targets(self) -> Margins | None:
-        """The margins asked for."""
+        """The requested margins."""
         return self.margins if isinstance(self.margins, Margins) else None
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file and folder that is read."""
+        """All files and folders that are read."""
         given = (*self.images.values(), self.exclude, self.fix_tumor, self.model, self.config, self.contrasts)
         return tuple(Path(value) for value in given if isinstance(value, str | Path))
 
@@ -135,7 +137,7 @@ class Request:
 def collect_images(
     pairs: Iterable[tuple[str, Source]], contrasts: Mapping[str, Contrast] | None = None
 ) -> dict[str, Source]:
-    """Images by contrast, as the contrast table spells it; each may be given once."""
+    """Collect images by contrast, as spelled in the contrast table; each may be given once."""
     images: dict[str, Source] = {}
     for key, image in pairs:
         contrast, dash, number = key.partition("-")
@@ -147,7 +149,7 @@ def collect_images(
 
 
 def require_structures(request: Request, table: LabelTable) -> None:
-    """Refuse structures that the model does not have, and margins without what they are grown from."""
+    """Refuse structures that the model lacks, and margins without the structures they need."""
     known = [organ.name for organ in table.organs]
     for name in request.structures:
         if name not in known:

@@ -1,7 +1,7 @@
-"""The use case `segment`, for the command line and for Python: a request in, a result out.
+"""The use case `segment`, for the command line and the Python API.
 
-Check the output folder, read, assemble the case, masks, memory; place, fit and sample; write the folder;
-margins, DICOM, ablation.
+Steps: check the output folder, read images, build the case, read masks, check memory; place, fit and sample;
+write the folder; add margins, DICOM files and ablation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tumoar.app.settings import resolve
 from tumoar.app.watch import Listener, Watch, stage
 from tumoar.geometry.image import Case, Image
 from tumoar.io.files import absolute
-from tumoar.io.identity import Person, merged
+from tumoar.io.identity import Person, merge_people
 from tumoar.io.images import is_series, read_image, read_scans, series_at
 from tumoar.io.models import default_model, load_model
 from tumoar.io.nifti_header import Form
@@ -29,16 +29,16 @@ from tumoar.io.outputs import require_place
 from tumoar.model.generative import Model
 from tumoar.numerics.threads import use_threads
 from tumoar.preprocess.case import build_case
-from tumoar.preprocess.quality import Note
 from tumoar.radiotherapy.export import export
 from tumoar.radiotherapy.margins import Margins
 from tumoar.radiotherapy.targets import add_margins
 from tumoar.result.checks import review
-from tumoar.result.folder import Options, read_manifest, status
+from tumoar.result.folder import Options, read_manifest
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.errors import UsageError
+from tumoar.vocabulary.notes import Note, needs_review
 
-FAST_STAMP = "fast: a first look, not the full algorithm"
+FAST_STAMP = "fast: a preview, not the full algorithm"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,40 +49,40 @@ class Prepared:
     model: Model
     job: Job
     given: Given | None
-    series: Path | None  # to draw contours on
+    series: Path | None  # for contours
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run gave; `result` is None where the same result was in the folder already.
+    """Outcome of a run; `result` is None if the same result already existed.
 
-    Without a folder, `manifest` is what would be written there as run.json. `doubts` concern DICOM files.
+    Without an output folder, `manifest` is what run.json would contain. `doubts` are notes on DICOM files.
     """
 
     job: Job
     result: Segmentation | None
     notes: tuple[Note, ...] = ()
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Note, ...] = ()
     manifest: Mapping[str, Any] | None = None
     log: tuple[str, ...] = ()
 
     @property
     def needs_review(self) -> bool:
-        """Whether anything was flagged."""
+        """Whether any note asks for a review."""
         if self.result is None and self.job.out is not None:
-            return bool(self.doubts) or read_manifest(self.job.out)["status"] != "OK"
-        return bool(self.doubts) or status(self.notes) != "OK"
+            return needs_review(self.doubts) or read_manifest(self.job.out)["status"] != "OK"
+        return needs_review((*self.doubts, *self.notes))
 
 
 def segment(request: Request, watch: Watch | None = None) -> Outcome:
-    """Do all that a request asks for."""
+    """Carry out a request."""
     watch = watch or Listener()
     with limited_threads(request.threads):
         ready = prepare(request, watch)
         job, out = ready.job, ready.job.out
         if out is None:
             return _in_memory(ready, watch)
-        doubts: tuple[str, ...] = ()
+        doubts: tuple[Note, ...] = ()
         done = execute(ready.case, ready.model, job, watch, ready.given)
         if request.targets is not None:
             add_targets(out, request.targets, watch)
@@ -90,7 +90,7 @@ def segment(request: Request, watch: Watch | None = None) -> Outcome:
             doubts = tuple(to_dicom(out, ready.series, request.rtstruct, request.seg, watch))
         if done is None:
             if request.ablate:
-                watch.say("no ablation of a result that was done already: it needs a run with --overwrite")
+                watch.say("no ablation: the result exists; use --overwrite to compute it again")
             return Outcome(job, None, doubts=doubts)
         summarize(*done, out, watch)
         if request.ablate:
@@ -99,7 +99,7 @@ def segment(request: Request, watch: Watch | None = None) -> Outcome:
 
 
 def check(request: Request, watch: Watch | None = None) -> None:
-    """A dry run: refuse what `segment` would refuse before it fits anything; nothing is written."""
+    """Dry run: refuse what `segment` would refuse before the fit; nothing is written."""
     watch = watch or Listener()
     with limited_threads(request.threads):
         ready = prepare(request, watch)
@@ -107,7 +107,7 @@ def check(request: Request, watch: Watch | None = None) -> None:
 
 
 def prepare(request: Request, watch: Watch) -> Prepared:
-    """Read and check everything that a request names."""
+    """Read and check all inputs of a request."""
     config = resolve(
         request.config,
         fast=request.fast,
@@ -162,12 +162,12 @@ def _in_memory(ready: Prepared, watch: Watch) -> Outcome:
     result = compute(ready.case, ready.model, ready.job, watch, ready.given)
     key = run_key(ready.case, ready.model, ready.job, ready.given)
     manifest = describe(result, ready.model.sha256, ready.job, key, use_threads(None))
-    job = replace(ready.job, person=(), inputs=())  # who it is stays in the digests of the manifest
+    job = replace(ready.job, person=(), inputs=())  # identity stays in the digests of the manifest
     return Outcome(job, result, review(result), manifest=manifest, log=tuple(watch.lines))
 
 
 def load(model: str | Path | Model | None) -> Model:
-    """The model asked for, or the one in the package."""
+    """Load the requested model, or the one in the package."""
     if isinstance(model, Model):
         return model
     return default_model() if model is None else load_model([model])
@@ -176,17 +176,17 @@ def load(model: str | Path | Model | None) -> Model:
 def read(
     images: Mapping[str, Source], use_form: Form | None, watch: Watch
 ) -> tuple[dict[str, Image], dict[str, str], Person]:
-    """The images, the SHA-256 of their files, and whom they show."""
+    """Read images, the SHA-256 of their files, and the patient."""
     files = {name: image for name, image in images.items() if not isinstance(image, Image)}
     with stage(watch, "read"):
         scans = read_scans(files, use_form=use_form)
-    person = merged(scan.person for scan in scans.values())
+    person = merge_people(scan.person for scan in scans.values())
     found = {name: image if isinstance(image, Image) else scans[name].image for name, image in images.items()}
     return found, {name: scan.sha256 for name, scan in scans.items()}, person
 
 
 def assemble(images: Mapping[str, Image], request: Request) -> Case:
-    """The images brought together."""
+    """Build the case from images."""
     given: dict[str, Image | tuple[Image, Image]] = dict(images)
     if request.flair2:
         if not {"FLAIR", "T2"} <= set(images):
@@ -203,7 +203,7 @@ def assemble(images: Mapping[str, Image], request: Request) -> Case:
 
 
 def describe_case(case: Case, model: Model, watch: Watch) -> None:
-    """What was understood, before the work begins."""
+    """Report the case before the computation."""
     head = "skull-stripped" if case.skull_stripped else "whole head"
     size = "×".join(map(str, case.grid.shape))
     names = ", ".join(c.name for c in case.contrasts)
@@ -214,7 +214,7 @@ def describe_case(case: Case, model: Model, watch: Watch) -> None:
 
 
 def series_among(images: Mapping[str, Source], reference: str) -> Path:
-    """The input to draw on: the reference if it is a DICOM series, else the first that is."""
+    """Input series for contours: the reference if it is a DICOM series, else the first one."""
     for name in (reference, *images):
         path = images.get(name)
         if isinstance(path, str | Path) and is_series(path):
@@ -232,12 +232,14 @@ def add_targets(out: Path, margins: Margins, watch: Watch) -> None:
         watch.say(f"{row['name']} {row['outlined_cm3']} cm³: {row['how']}")
 
 
-def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> list[str]:
+def to_dicom(out: Path, path: Path, rtstruct: bool, seg: bool, watch: Watch) -> list[Note]:
     """Add RTSTRUCT and SEG files to the result; returns notes on them."""
     with stage(watch, "dicom"):
         names, notes = export(out, series_at(path), rtstruct=rtstruct, seg=seg)
-    for text in (*(f"{out.name}/{name}: automatic, unreviewed" for name in names), *notes):
-        watch.say(text)
+    for name in names:
+        watch.say(f"{out.name}/{name}: automatic, unreviewed")
+    for note in notes:
+        watch.say(f"note: {note}")
     return notes
 
 

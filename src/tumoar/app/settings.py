@@ -1,4 +1,4 @@
-"""Settings of a run: the defaults, then those of a TOML file or of a `Config`, then the flags."""
+"""Settings of a run: defaults, overridden by a TOML file or `Config`, overridden by flags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tumoar.vocabulary.config import FAST, Config, GemConfig, GibbsConfig
 from tumoar.vocabulary.errors import UsageError, printable
 
 LONGEST = 60
-"""Letters of a name or value that a refusal repeats."""
+"""Characters of a name or value that a refusal quotes."""
 
 
 def resolve(
@@ -25,29 +25,29 @@ def resolve(
     chains: int | None,
     gibbs: dict[str, int | None],
 ) -> Config:
-    """The settings asked for; what is unknown, or out of bounds, is refused (B55)."""
+    """Resolve the settings; unknown or out-of-range values are refused (B55)."""
     table: dict[str, Any] = FAST.model_dump() if fast else Config().model_dump()
     path = None
     if isinstance(given, Config):
         if fast:
-            raise UsageError("B55", "fast and a Config at once", do="give one of them")
+            raise UsageError("B55", "both fast and a Config given", do="give one of them")
         table = given.model_dump()
     elif given is not None:
         path = Path(given)
-        table = _joined(table, read_toml(path, "the settings file"))
+        table = _merge_tables(table, read_toml(path, "the settings file"))
     table |= {k: v for k, v in {"prior": prior and str(prior), "chains": chains}.items() if v is not None}
-    if isinstance(table["gibbs"], dict):  # if not, it is refused below
+    if isinstance(table["gibbs"], dict):  # otherwise refused below
         table["gibbs"] = table["gibbs"] | {k: v for k, v in gibbs.items() if v is not None}
     if not tumor:
         table["tumor"] = False
     try:
         return Config.model_validate(table)
     except ValidationError as error:
-        raise UsageError("B55", _sentence(error), file=path) from error
+        raise UsageError("B55", _format_validation_error(error), file=path) from error
 
 
-def _joined(table: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """A table with the values of another: tables within are joined too, other values replaced."""
+def _merge_tables(table: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Merge two tables recursively; values of the second replace those of the first."""
     out = dict(table)
     for key, value in more.items():
         both = isinstance(value, dict) and isinstance(table.get(key), dict)
@@ -55,8 +55,8 @@ def _joined(table: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _sentence(error: Any) -> str:
-    """What is wrong with the settings; the first thing, if several are."""
+def _format_validation_error(error: Any) -> str:
+    """Describe the first error in the settings."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = printable(".".join(str(part) for part in first["loc"]))[:LONGEST]
     if first["type"] == "extra_forbidden":

@@ -1,4 +1,4 @@
-"""How a use case reports its progress: the protocol that both doors implement, and the one for Python."""
+"""Progress of a use case: the protocol, and the implementation for the Python API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Callback = Callable[[Progress], None]
 
 
 class Watch(Protocol):
-    """Receives the steps and the messages of a run; `lines` become the log of the result."""
+    """Receives progress and messages of a run; `lines` become the log of the result."""
 
     @property
     def lines(self) -> list[str]:
@@ -22,16 +22,16 @@ class Watch(Protocol):
         ...
 
     def __call__(self, progress: Progress) -> None:
-        """A step was taken."""
+        """Receive a step of progress."""
         ...
 
     def say(self, text: str, **event: Any) -> None:
-        """A message for the user."""
+        """Receive a message for the user."""
         ...
 
 
 class Listener:
-    """Passes every step to a callback, if there is one, and keeps a log; it prints nothing."""
+    """Passes progress to an optional callback and keeps a log; it prints nothing."""
 
     def __init__(self, callback: Callback | None = None) -> None:
         self.lines: list[str] = []
@@ -40,7 +40,7 @@ class Listener:
         self._at = ("", -1)
 
     def __call__(self, progress: Progress) -> None:
-        """A step was taken; the log has a line for every tenth of a stage."""
+        """Receive a step of progress; every tenth of a stage is logged."""
         at = (progress.stage, 10 * progress.done // max(1, progress.total))
         if at != self._at:
             self._at = at
@@ -51,13 +51,13 @@ class Listener:
             self._callback(progress)
 
     def say(self, text: str, **event: Any) -> None:
-        """A message, for the log alone."""
+        """Log a message."""
         self.lines.append(f"{time.monotonic() - self._start:7.1f} s  {printable(text)}")
 
 
 @contextmanager
 def stage(watch: Callback, name: str) -> Iterator[None]:
-    """A stage without steps of its own."""
+    """Report a stage without steps."""
     watch(Progress(name, 0, 1, {}))
     yield
     watch(Progress(name, 1, 1, {}))

@@ -1,6 +1,6 @@
-"""The command line: one file per group of commands, heavy imports only inside the commands.
+"""The command line: one module per group of commands, with heavy imports inside the commands.
 
-`main` is the only place where a refusal becomes a sentence on standard error and an exit code.
+Only `main` turns a refusal into a sentence on standard error and an exit code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # panels and colors would take half of the time in which `--help` answers
+    rich_markup_mode=None,  # panels and colors would double the time of `--help`
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (demo, segment, inspect, export, dose, report, evaluate, cohort, simulate, doctor):
@@ -69,10 +69,10 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit with its code: 0, the code of a refusal, or 1 for a fault of our own."""
+    """Run one command and exit with its code: 0, the code of a refusal, or 1 for an internal error."""
     prepare_streams()
-    # What a run has stored so far stays, nothing is published.
-    end_when_stopped("stopped; a run that had begun can be continued (--resume; training: the same command)")
+    # Checkpoints are kept, nothing is published.
+    end_when_stopped("stopped; continue a run with --resume, a training with the same command")
     try:
         leave(_run(arguments))
     except BrokenPipeError:
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: Sequence[str] | None) -> int | str | None:
-    """The exit code of one command; a refusal, or a fault, is said on standard error."""
+    """Exit code of one command; refusals and errors are printed to standard error."""
     try:
         app(args=arguments)
     except SystemExit as end:
@@ -103,11 +103,11 @@ def _run(arguments: Sequence[str] | None) -> int | str | None:
             return _refuse(
                 FitError("numbers", "the model cannot be fitted to these images", do="see `tumoar inspect`")
             )
-        # The message may hold a path or a header's text, so a patient's name: only type and place are told.
+        # The message may contain a path or header text, and so a patient's name: show only type and location.
         place = traceback.extract_tb(fault.__traceback__)[-1]
         typer.echo(
-            f"E1-fault internal fault: {type(fault).__name__} in {place.name}, line {place.lineno} of "
-            f"{os.path.basename(place.filename)} | do: report it; TUMOAR_DEBUG=1 shows the whole trace",
+            f"E1-fault internal error: {type(fault).__name__} in {place.name}, line {place.lineno} of "
+            f"{os.path.basename(place.filename)} | do: report it; TUMOAR_DEBUG=1 shows the traceback",
             err=True,
         )
         return TumoarError.exit_code

@@ -1,7 +1,7 @@
 """The process of one subject: `python -m tumoar.cli.child segment …`.
 
-Its standard input is held open by whoever watches over it. When that ends, even by being killed, this process
-must go too: the subject will be taken up elsewhere, and its output belongs to one process at a time.
+The supervisor keeps its standard input open. When the supervisor ends, even by being killed, this process
+must end too: the subject will be restarted elsewhere, and only one process may write its output.
 """
 
 from __future__ import annotations

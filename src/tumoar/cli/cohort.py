@@ -1,4 +1,4 @@
-"""`tumoar cohort`: many patients, each in a process of its own, and a summary of all."""
+"""`tumoar cohort`: many patients, each in its own process, and a summary of all."""
 
 from __future__ import annotations
 
@@ -25,32 +25,33 @@ OURS = (
     "t1", "t1c", "t2", "flair", "dir", "ct", "image", "threads", "max_memory", "resume",
     "overwrite", "dry_run", "json", "quiet", "verbose", "strict",
 )  # fmt: skip
-"""Flags of `segment` that a cohort sets itself, apart from --output."""
+"""Flags of `segment` that a cohort sets itself, besides --output."""
 NOWHERE = "-"
 WHAT = {
-    "whole": "has a result: skipped if it is of the same images and flags",
+    "whole": "has a result: skipped if images and flags are the same",
     "damaged": "has a damaged result: not run until its folder in results is removed",
 }
-"""What the plan says of a subject that has a result."""
+"""Text in the plan for a subject with a result."""
 
 
 SchedulerAddress = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler, say tls://node1:8786.")
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Address of a running Dask scheduler, such as tls://node1:8786."),
 ]
 TlsCa = Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate of the scheduler's CA, PEM.")]
-TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="Our certificate for it, PEM.")]
-TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="The key of our certificate, PEM.")]
+TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="Client certificate, PEM.")]
+TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Key of the client certificate, PEM.")]
 Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure-scheduler",
-        help="Allow tcp://, without TLS: whoever reaches the scheduler can run programs as you.",
+        help="Allow tcp:// without TLS: anyone who can reach the scheduler can run programs as you.",
     ),
 ]
 
 
 class Stage(StrEnum):
-    """What to do: the subjects, or their summary."""
+    """Stage of a cohort: subjects, or their summary."""
 
     participant = "participant"
     group = "group"
@@ -59,45 +60,49 @@ class Stage(StrEnum):
 def cohort(
     source: Annotated[Path, typer.Argument(help="BIDS dataset, or list (CSV, TSV).", show_default=False)],
     output: Annotated[Path, typer.Argument(help="The folder to write.", show_default=False)],
-    stage: Annotated[Stage, typer.Argument(help="Segment everybody, or only sum up.", show_default=False)],
+    stage: Annotated[
+        Stage, typer.Argument(help="Segment subjects, or only write the summary.", show_default=False)
+    ],
     flags: Annotated[
         list[str] | None,
         typer.Argument(metavar="FLAGS", help="After --: flags for `tumoar segment`.", show_default=False),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, compute nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and exit.")] = False,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, max=1024, help="Subjects at a time (default: what memory and cores allow)."),
+        typer.Option(min=1, max=1024, help="Subjects in parallel (default: as memory and cores allow)."),
     ] = None,
     scheduler: SchedulerAddress = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     insecure_scheduler: Insecure = False,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads of each subject.")] = 1,
-    max_memory: Annotated[float, typer.Option(min=0.1, max=1e5, help="GB that each subject may take.")] = 4.0,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads per subject.")] = 1,
+    max_memory: Annotated[float, typer.Option(min=0.1, max=1e5, help="Memory limit per subject, GB.")] = 4.0,
     timeout: Annotated[
-        float, typer.Option(min=0.01, max=1e6, help="Minutes that each subject may take.")
+        float, typer.Option(min=0.01, max=1e6, help="Time limit per subject, minutes.")
     ] = 240.0,
-    retries: Annotated[int, typer.Option(min=0, max=100, help="Further attempts where one may help.")] = 2,
+    retries: Annotated[
+        int, typer.Option(min=0, max=100, help="Further attempts after a temporary failure.")
+    ] = 2,
     participant_label: Annotated[
-        list[str] | None, typer.Option(help="Only this subject; more than once.", show_default=False)
+        list[str] | None, typer.Option(help="Only this subject; may be repeated.", show_default=False)
     ] = None,
     session_label: Annotated[
-        list[str] | None, typer.Option(help="Only this session; more than once.", show_default=False)
+        list[str] | None, typer.Option(help="Only this session; may be repeated.", show_default=False)
     ] = None,
     index: Annotated[
-        int | None, typer.Option(help="Only the subject with this number in the plan, from 0.")
+        int | None, typer.Option(help="Only the subject with this index in the plan, from 0.")
     ] = None,
     prefer: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY-VALUE", help="Of several images the one with this BIDS entity."),
+        typer.Option(metavar="KEY-VALUE", help="Prefer images with this BIDS entity."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Compute finished ones again.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only refusals.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Compute finished subjects again.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only refusals.")] = False,
 ) -> None:
-    """Outline tumor and organs at risk in many patients; finished ones are skipped, others continued."""
-    from tumoar.cohort.plan import Limits, Order, checked, digest_flags, select
+    """Segment many patients; finished ones are skipped, interrupted ones continued."""
+    from tumoar.cohort.plan import Limits, Order, check_contrasts, digest_flags, select
 
     for name, value in (("--max-memory", max_memory), ("--timeout", timeout)):
         if not math.isfinite(value):
@@ -106,8 +111,8 @@ def cohort(
     extra = flags or []
     tumor, files, table = parse_flags(extra)
     if max(len(participant_label or []), len(session_label or [])) and index is not None:
-        raise UsageError("B61", "--index and labels at once", do="give one of them")
-    everybody = checked(find(source, prefer or [], table), tumor, table)
+        raise UsageError("B61", "--index cannot be combined with labels", do="give one of them")
+    everybody = check_contrasts(find(source, prefer or [], table), tumor, table)
     chosen = select(everybody, participant_label or [], session_label or [], index)
     order = Order(
         out=str(output.absolute()),
@@ -125,7 +130,9 @@ def cohort(
     if stage is Stage.group:
         summarize(everybody, order, quiet)
         return
-    end_when_stopped("stopped; the same command continues", once=True)  # ending what runs takes a moment
+    end_when_stopped(
+        "stopped; run the same command to continue", once=True
+    )  # stopping subjects takes a moment
     failed = compute(chosen, order, workers, where, quiet)
     if len(chosen) == len(everybody):
         summarize(everybody, order, quiet)
@@ -135,12 +142,12 @@ def cohort(
             "B61",
             f"{len(failed)} of {len(chosen)} failed",
             found=listed,
-            do="see group.tsv, or the folder logs",
+            do="see group.tsv and the folder logs",
         )
 
 
 def find(source: Path, prefer: list[str], table: Mapping[str, Contrast] | None = None) -> list[Subject]:
-    """Everybody in a dataset or a list."""
+    """Find all subjects of a dataset or a list."""
     from tumoar.cohort.listing import read_list
     from tumoar.cohort.subjects import find_subjects
     from tumoar.vocabulary.contrasts import default_contrasts
@@ -151,9 +158,9 @@ def find(source: Path, prefer: list[str], table: Mapping[str, Contrast] | None =
 
 
 def parse_flags(flags: list[str]) -> tuple[bool, list[Path], dict[str, Contrast] | None]:
-    """Check flags of `segment` before anybody's turn.
+    """Check flags of `segment` before any subject runs.
 
-    Returns whether tumor is asked for, the files that flags name, and a table of contrasts if one is named.
+    Returns whether tumor is requested, the files that flags name, and the table of contrasts if given.
     """
     from typer.main import get_command
 
@@ -163,11 +170,11 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path], dict[str, Contrast]
 
     command = get_command(app).commands["segment"]  # type: ignore[attr-defined]
     name = "tumoar segment"
-    asked = command.make_context(name, list(flags), resilient_parsing=True).params  # output may be missing
+    asked = command.make_context(name, list(flags), resilient_parsing=True).params  # without --output
     taken = [option for option in (*OURS, "output") if asked[option]]
     if taken:
         words = ", ".join(f"--{name.replace('_', '-')}" for name in taken)
-        raise UsageError("flags", f"flags for segment: {words} is the cohort's to set", do="leave it out")
+        raise UsageError("flags", f"flags for segment: {words} is set by the cohort", do="leave it out")
     got = command.make_context(name, ["--output", NOWHERE, *flags]).params
     changes = {"samples": got["samples"], "burn_in": got["burn_in"]}
     settings = resolve(
@@ -192,7 +199,7 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path], dict[str, Contrast]
 def plan_lines(
     everybody: list[Subject], chosen: list[Subject], order: Order, workers: int | None, scheduler: str | None
 ) -> list[str]:
-    """The plan: who, with what, what is there and what is missing."""
+    """Lines of the plan: subjects, images, existing results and problems."""
     from tumoar.cli.cohort_watch import columns
     from tumoar.cohort.plan import fitting_workers, has_checkpoints, state_of_result
 
@@ -210,9 +217,11 @@ def plan_lines(
             what = WHAT[there]
         else:
             what, new = "continue" if has_checkpoints(subject, order) else "run", new + 1
-        rows.append((str(number), subject.name, " ".join(subject.images), "; ".join((what, *subject.notes))))
+        rows.append(
+            (str(number), subject.name, " ".join(subject.images), "; ".join((what, *map(str, subject.notes))))
+        )
     used = workers or fitting_workers(order.limits, max(1, new))
-    where = f"scheduler {scheduler}" if scheduler else f"{used} at a time on this machine"
+    where = f"scheduler {scheduler}" if scheduler else f"{used} in parallel on this machine"
     limits = order.limits
     return [
         *columns(rows),
@@ -224,7 +233,7 @@ def plan_lines(
 def compute(
     subjects: list[Subject], order: Order, workers: int | None, scheduler: Scheduler | None, quiet: bool
 ) -> list[str]:
-    """Run subjects, here or on a cluster; returns the names of those that failed."""
+    """Run subjects, here or on a cluster; return the names of failed ones."""
     from tumoar.cli.cohort_watch import CohortWatch
     from tumoar.cohort.plan import fitting_workers
     from tumoar.cohort.tree import begin_tree
@@ -236,7 +245,7 @@ def compute(
         count = min(workers or fitting_workers(order.limits, len(subjects)), len(subjects))
         with CohortWatch(len(subjects), count, quiet=quiet) as watch:
             if len(subjects) > 1:
-                watch.say(f"{len(subjects)} subjects, {count} at a time on this machine")
+                watch.say(f"{len(subjects)} subjects, {count} in parallel on this machine")
             for outcome in run_here(subjects, order, count, watch.tell):
                 watch.add(outcome)
         return [o.name for o in watch.outcomes if o.state == "failed"]
@@ -255,10 +264,10 @@ def compute(
 def cluster(
     address: str | None, ca: Path | None, cert: Path | None, key: Path | None, insecure: bool
 ) -> Scheduler | None:
-    """The scheduler that the flags name; one without TLS, or TLS without one, is refused."""
+    """Scheduler from the flags; TLS is required, and TLS files without a scheduler are refused."""
     if address is None:
         if ca or cert or key or insecure:
-            raise UsageError("scheduler", "flags for a scheduler, but none named", do="add --scheduler")
+            raise UsageError("scheduler", "TLS flags without a scheduler", do="add --scheduler")
         return None
     from tumoar.cohort.engine import Scheduler, require_protection
 
@@ -272,11 +281,11 @@ def _welcome(subjects: int, slots: int, address: str, dashboard: str) -> str:
 
     look = f"dashboard {dashboard}" if find_spec("bokeh") else "install bokeh for Dask's dashboard"
     waiting = "" if slots else " (no worker has joined yet)"
-    return f"{subjects} subjects, {slots} at a time on the scheduler {address}{waiting}; {look}"
+    return f"{subjects} subjects, {slots} in parallel on the scheduler {address}{waiting}; {look}"
 
 
 def summarize(subjects: list[Subject], order: Order, quiet: bool) -> None:
-    """Write the summary of what is there."""
+    """Write the summary."""
     from tumoar.cohort.group import write_group
     from tumoar.cohort.tree import begin_tree
 

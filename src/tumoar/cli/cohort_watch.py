@@ -1,4 +1,4 @@
-"""What a running cohort shows: who is done, at work and failed, and how long it will take."""
+"""Progress of a running cohort: done, running and failed subjects, and remaining time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-SIGNS = {"done": "done", "skipped": "done already", "failed": "FAILED", "stopped": "stopped"}
+SIGNS = {"done": "done", "skipped": "already done", "failed": "FAILED", "stopped": "stopped"}
 
 
 class CohortWatch(AbstractContextManager["CohortWatch"]):
-    """Counts outcomes and shows them: a live table in a terminal, a line for each elsewhere."""
+    """Counts and shows outcomes: a live table in a terminal, one line each elsewhere."""
 
     def __init__(self, total: int, workers: int, *, quiet: bool = False) -> None:
         self.total = total
@@ -52,13 +52,13 @@ class CohortWatch(AbstractContextManager["CohortWatch"]):
             self._live.stop()
 
     def tell(self, event: dict[str, Any]) -> None:
-        """A step of somebody's; called from another thread."""
+        """Receive progress of a subject; called from another thread."""
         stage, done, total = (event.get(k) for k in ("stage", "done", "total"))
         words = WORDS.get(str(stage).split()[0], str(stage))
         self.running[event["name"]] = f"{words} {100 * done // total} %" if done and total else words
 
     def add(self, outcome: Outcome) -> None:
-        """Somebody's turn is over."""
+        """Add the outcome of a subject."""
         self.outcomes.append(outcome)
         self.running.pop(outcome.name, None)
         took = f" in {span(outcome.seconds)}" if outcome.state in ("done", "failed") else ""
@@ -66,7 +66,7 @@ class CohortWatch(AbstractContextManager["CohortWatch"]):
         self.say(f"{outcome.name} {SIGNS[outcome.state]}{took}{reason}  [{self.summary()}]")
 
     def say(self, text: str) -> None:
-        """A line for the user."""
+        """Print a line."""
         if self.quiet:
             return
         text = printable(text)
@@ -76,11 +76,11 @@ class CohortWatch(AbstractContextManager["CohortWatch"]):
             typer.echo(f"{time.monotonic() - self._start:7.1f} s  {text}", err=True)
 
     def count(self, *states: str) -> int:
-        """Outcomes with one of these states."""
+        """Number of outcomes with one of these states."""
         return sum(o.state in states for o in self.outcomes)
 
     def summary(self) -> str:
-        """Done, failed, left, and how long that may take."""
+        """Number of done and failed subjects, and remaining time."""
         parts = [f"{self.count('done', 'skipped')} of {self.total} done"]
         if self.count("failed"):
             parts.append(f"{self.count('failed')} failed")
@@ -88,7 +88,7 @@ class CohortWatch(AbstractContextManager["CohortWatch"]):
         return ", ".join(parts + ([f"about {span(left)} left"] if left else []))
 
     def time_left(self) -> float | None:
-        """Seconds, from those that were computed so far."""
+        """Remaining seconds, estimated from finished subjects."""
         took = [o.seconds for o in self.outcomes if o.attempts]
         left = self.total - len(self.outcomes)
         return sum(took) / len(took) * left / self.workers if took and left else None
@@ -108,7 +108,7 @@ class CohortWatch(AbstractContextManager["CohortWatch"]):
 
 
 def span(seconds: float) -> str:
-    """A length of time in words."""
+    """Format a duration."""
     minutes = round(seconds / 60)
     if minutes < 2:
         return f"{seconds:.0f} s"
@@ -116,7 +116,7 @@ def span(seconds: float) -> str:
 
 
 def columns(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Rows as lines with their cells below each other."""
+    """Format rows as lines with aligned columns."""
     rows = list(rows)
     widths = [max(map(len, cells)) for cells in zip(*rows)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]

@@ -19,15 +19,15 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")] = Path(
         "tumoar-demo"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, another patient.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the patient.")] = 0,
     full: Annotated[
-        bool, typer.Option("--full", help="All 250 sweeps in place of 70: a few minutes.")
+        bool, typer.Option("--full", help="All 250 sweeps instead of 70; takes a few minutes.")
     ] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all).")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing result.")] = False,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the report in a browser.")] = False,
 ) -> None:
-    """Draw a patient from the model, segment it, compare with the truth, write the report."""
+    """Draw a patient from the model, segment it and compare the result with the truth."""
     from tumoar.app.request import Request
     from tumoar.app.segment import segment
     from tumoar.cli.watch import Watch
@@ -54,7 +54,8 @@ def demo(
             resume=not overwrite,
             overwrite=overwrite,
             threads=threads,
-            stamps=("demo: a synthetic patient",) + (() if full else ("fast: fewer sweeps than by default",)),
+            stamps=("demo: a synthetic patient",)
+            + (() if full else ("fast: fewer sweeps than the default",)),
         )
         outcome = segment(request, watch)
         if outcome.result is not None:
@@ -69,7 +70,7 @@ def demo(
 
 
 def compare(result: Segmentation, truth: Truth) -> list[dict[str, Any]]:
-    """How each organ agrees with what was drawn; organs in full, whether or not tumor covers them."""
+    """Compare each organ with the truth, whether or not tumor covers it."""
     import numpy as np
 
     from tumoar.geometry.resample import resample

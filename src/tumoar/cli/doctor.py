@@ -1,4 +1,4 @@
-"""`tumoar doctor`: what this installation is and what the machine gives it."""
+"""`tumoar doctor`: installation and machine."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def examine() -> dict[str, object]:
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": {name: _version(name) for name in _dependencies()},
         "threads": {"cores": os.cpu_count(), "used": use_threads(None)},
-        "kernels": f"kept in {PLACE.name}" if PLACE else "compiled in every run: no folder is ours alone",
+        "kernels": f"kept in {PLACE.name}" if PLACE else "compiled in every run: no private cache folder",
         "memory": _memory(),
         "model": _models(),
     }
 
 
 def _dependencies() -> list[str]:
-    """Names of what the package requires, without extras."""
+    """Names of required packages, without extras."""
     import re
     from importlib.metadata import requires
 
@@ -61,7 +61,7 @@ def _version(name: str) -> str:
 
 
 def _memory() -> dict[str, str]:
-    """Total and available memory as the kernel tells it; empty where it does not."""
+    """Total and available memory from the kernel; empty if unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}

@@ -1,4 +1,4 @@
-"""`tumoar dose`: what every structure gets of a dose, against limits and references."""
+"""`tumoar dose`: dose to every structure, compared with limits and references."""
 
 from __future__ import annotations
 
@@ -31,27 +31,29 @@ def dose(
     ],
     fractions: Annotated[
         int | None,
-        typer.Option(metavar="N", help="The dose is of one of N equal fractions (1: of the whole course)."),
+        typer.Option(metavar="N", help="The dose is for one of N equal fractions (1: for the whole course)."),
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(metavar="RS.dcm", help="Other outlines to compare with.")
+        Path | None, typer.Option(metavar="RS.dcm", help="Other outlines, for comparison.")
     ] = None,
-    limits: Annotated[Path | None, typer.Option(help="Limits, TOML, instead of the package's.")] = None,
+    limits: Annotated[
+        Path | None, typer.Option(help="TOML file with limits, instead of the built-in ones.")
+    ] = None,
     names: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="BRSTEM=Brainstem", help="What a structure of an RTSTRUCT file is."),
+        typer.Option("--map", metavar="BRSTEM=Brainstem", help="Match a structure of an RTSTRUCT file."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for tables and curves (default: into a result)."),
+        typer.Option("--output", "-o", help="Folder for tables and curves (default: the result)."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the doses that are there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing doses.")] = False,
 ) -> None:
-    """Dose-volume histograms: D5, D50, D95, D0.03cc, mean; a traffic light of limits."""
+    """Compute dose-volume histograms and check dose limits."""
     from tumoar.io.dose import load_dose
     from tumoar.io.manifest import read_manifest
     from tumoar.io.outputs import require_empty
-    from tumoar.radiotherapy.structures import TARGETS, dosed, organs_of
+    from tumoar.radiotherapy.structures import TARGETS, measure_doses, organs_of
     from tumoar.vocabulary.aliases import parse_map
 
     inputs = [path for path in (structures, dose, reference, limits) if path is not None]
@@ -62,8 +64,8 @@ def dose(
     pairs = parse_map(names or [], [*own, *TARGETS, *(limit.structure for limit in bounds)])
     given = load_dose(dose, fractions=fractions)
     seen = read_manifest(structures) if structures.is_dir() else None
-    found = dosed(structures, given.image, given.person, pairs)
-    other = dosed(reference, given.image, given.person, pairs) if reference is not None else None
+    found = measure_doses(structures, given.image, given.person, pairs)
+    other = measure_doses(reference, given.image, given.person, pairs) if reference is not None else None
     ours, theirs = found.structures, other.structures if other else ()
     is_result = structures.is_dir()
     _require_mapped(pairs, [*(() if is_result else ours), *theirs])
@@ -71,7 +73,7 @@ def dose(
     notes = [*given.notes, *doubts]
     for note in (*notes, *found.notes, *(other.notes if other else ())):
         typer.echo(f"note: {note}")
-    for line in dict.fromkeys(f"{i.given} is taken for {i.name}" for i in (*ours, *theirs) if i.given):
+    for line in dict.fromkeys(f"{i.given} is matched to {i.name}" for i in (*ours, *theirs) if i.given):
         typer.echo(line)
     rows = [
         *_rows(ours, "result" if is_result else "structures", notes),
@@ -83,15 +85,15 @@ def dose(
         if row["outside_percent"] > 0:
             share = max(row["outside_percent"], 0.1)
             typer.echo(f"note: {share:.1f} % of {row['name']} lies outside the dose, counted as 0")
-    verdicts = _judged(bounds, found, given, is_own=limits is not None)
+    verdicts = _judge_limits(bounds, found, given, is_own=limits is not None)
     for verdict in verdicts:
-        _tell(verdict)
-    _tell_unmatched(verdicts, ours, is_own=limits is not None)
+        _print_verdict(verdict)
+    _print_unmatched(verdicts, ours, is_own=limits is not None)
     if output is None and not is_result:
         return
     tables: dict[str, Sequence[Mapping[str, Any]]] = {
         "dose.tsv": rows,
-        "limits.tsv": [_doubted(v, doubts) for v in verdicts],
+        "limits.tsv": [_row_with_doubts(v, doubts) for v in verdicts],
     }
     _write(output, (structures, seen), tables, ours, theirs, inputs, overwrite=overwrite)
 
@@ -104,7 +106,7 @@ def _limits(path: Path | None) -> tuple[Limit, ...]:
 
 
 def _require_mapped(pairs: Mapping[str, str], found: Sequence[Dosed]) -> None:
-    """Every --map must name a structure that is there: a misspelled one would change nothing in silence."""
+    """Refuse a --map that matches no structure: a misspelled one would be ignored silently."""
     there = sorted({item.given or item.name for item in found})
     absent = [name for name in pairs if name not in there]
     if absent:
@@ -112,12 +114,12 @@ def _require_mapped(pairs: Mapping[str, str], found: Sequence[Dosed]) -> None:
             "map",
             f"no structure '{printable(absent[0])}' in the RTSTRUCT files",
             found=(", ".join(there[:MOST_SHOWN]) or "none") + (" …" if len(there) > MOST_SHOWN else ""),
-            do="check the name, which is compared letter by letter",
+            do="check spelling and letter case",
         )
 
 
 def _rows(found: Sequence[Dosed], source: str, notes: Sequence[str]) -> list[dict[str, Any]]:
-    """Figures of every structure; with samples also the central 90 % of mean, D5 and D0.03cc."""
+    """Figures of every structure; with samples, also the central 90 % of mean, D5 and D0.03cc."""
     import numpy as np
 
     rows = []
@@ -145,18 +147,20 @@ def _cell(value: float | None) -> Any:
     return "" if value is None else round(float(value), 3)
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row for the page, whose numbers are all finite."""
+def _finite_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for the report, with finite numbers only."""
     return {k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
-def _judged(limits: Sequence[Limit], measured: Measured, dose: GivenDose, *, is_own: bool) -> list[Verdict]:
-    """A verdict on every limit, gray where no structure has its name; notes on the dose stand in each."""
-    from tumoar.radiotherapy.limits import judge, missing
+def _judge_limits(
+    limits: Sequence[Limit], measured: Measured, dose: GivenDose, *, is_own: bool
+) -> list[Verdict]:
+    """Verdict on every limit, gray without a matching structure; each includes notes on the dose."""
+    from tumoar.radiotherapy.limits import judge, mark_unmatched
     from tumoar.vocabulary.aliases import canonical_name
 
     found = measured.structures
-    # A name of ours that was mapped away, or taken by another structure, is not its own any more.
+    # One of our names that was mapped away, or used by another structure, no longer counts.
     by_name = {i.given: i for i in found if i.given and canonical_name(i.given) in (None, i.name)}
     by_name |= {item.name: item for item in found}
     verdicts = []
@@ -165,31 +169,33 @@ def _judged(limits: Sequence[Limit], measured: Measured, dose: GivenDose, *, is_
         item = next((by_name[name] for name in names if name in by_name), None)
         if item is None:
             is_empty = bool(set(names) & set(measured.empty))
-            verdicts.append(missing(limit, "it has no closed contours") if is_empty else missing(limit))
+            verdicts.append(
+                mark_unmatched(limit, "it has no closed contours") if is_empty else mark_unmatched(limit)
+            )
             continue
         verdict = judge(replace(limit, structure=item.name), item.found.dvh, item.found.samples)
         note = "; ".join(text for text in (verdict.note, item.lacking, *dose.notes) if text)
-        is_unknown = dose.is_low or bool(item.lacking)  # more dose, or more of the structure, may be hidden
+        is_unknown = dose.is_low or bool(item.lacking)  # dose, or part of the structure, may be missing
         light = "gray" if is_unknown and verdict.light != "red" else verdict.light
         verdicts.append(replace(verdict, note=note, light=light))
     if is_own and not any(v.is_matched for v in verdicts):
         raise UsageError(
             "limits",
-            "no limit names a structure that is there",
+            "no limit matches a structure",
             found=", ".join(sorted({limit.structure for limit in limits})[:MOST_SHOWN]),
-            do="check the names, or say which structure is meant with --map",
+            do="check the names, or match structures with --map",
         )
     return verdicts
 
 
-def _doubted(verdict: Verdict, doubts: Iterable[str]) -> dict[str, Any]:
-    """A row of limits.tsv: who looks at the table alone has to read what could not be checked."""
+def _row_with_doubts(verdict: Verdict, doubts: Iterable[str]) -> dict[str, Any]:
+    """Row of limits.tsv, including what could not be checked."""
     row = verdict.row()
     more = doubts if verdict.is_matched else ()
     return row | {"note": "; ".join(text for text in (row["note"], *more) if text)}
 
 
-def _tell(verdict: Verdict) -> None:
+def _print_verdict(verdict: Verdict) -> None:
     if not verdict.is_matched:
         return
     row = verdict.row()
@@ -201,13 +207,13 @@ def _tell(verdict: Verdict) -> None:
     typer.echo(f"{row['light']:5} {row['structure']:14} {value}{shares}{note}")
 
 
-def _tell_unmatched(verdicts: Sequence[Verdict], found: Sequence[Dosed], *, is_own: bool) -> None:
-    """What was not judged: limits without a structure, and structures without a limit."""
+def _print_unmatched(verdicts: Sequence[Verdict], found: Sequence[Dosed], *, is_own: bool) -> None:
+    """Print what was not judged: limits without a structure, and structures without a limit."""
     reasons = dict.fromkeys(v.note for v in verdicts if not v.is_matched)
     for reason in reasons:
         absent = dict.fromkeys(v.limit.structure for v in verdicts if not v.is_matched and v.note == reason)
         text = f": {', '.join(absent)}: {reason}"
-        # One's own limits are there to be judged by: that they were not must not be lost in a long table.
+        # The user's own limits matter: that they were not judged must not get lost in a long table.
         typer.echo(f"NOT JUDGED{text}" if is_own else f"not judged{text}", err=is_own)
     judged = {v.limit.structure for v in verdicts if v.is_matched}
     free = [item.name for item in found if item.name not in judged]
@@ -225,12 +231,12 @@ def _write(
     *,
     overwrite: bool,
 ) -> None:
-    """Tables and curves into a folder of their own, or into the result, with its report."""
+    """Write tables and curves to a separate folder, or to the result and its report."""
     from tumoar.io.files import absolute
     from tumoar.io.outputs import new_folder
     from tumoar.report import read_page, render
     from tumoar.report.dose import curve, picture
-    from tumoar.result.folder import REPORT, added, write_table
+    from tumoar.result.folder import REPORT, add_files, write_table
 
     there = [item for item in (*ours, *theirs) if item.found.dvh.volume]
     top = 1.03 * max((item.found.dvh.maximum for item in there), default=1.0)
@@ -238,14 +244,16 @@ def _write(
         [curve(i.name, i.color, i.found, top) for i in side if i.found.dvh.volume] for side in (ours, theirs)
     )
     result, seen = place
-    writes = added(result, seen) if folder is None else new_folder(folder, KIND, given, overwrite=overwrite)
+    writes = (
+        add_files(result, seen) if folder is None else new_folder(folder, KIND, given, overwrite=overwrite)
+    )
     with writes as work:
         for name, rows in tables.items():
             write_table(work / name, rows)
         picture([work / name for name in PICTURES], curves, references)
         if folder is None:
             page = read_page(result / REPORT)
-            page |= {"dose": curves, "limits": [_shown(row) for row in tables.get("limits.tsv", ())]}
+            page |= {"dose": curves, "limits": [_finite_row(row) for row in tables.get("limits.tsv", ())]}
             (work / REPORT).write_text(render(page), encoding="utf-8")
     written = [*tables, *PICTURES, *([REPORT] if folder is None else [])]
     typer.echo(f"{absolute(folder or result).name}: {', '.join(written)}")

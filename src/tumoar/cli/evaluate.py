@@ -1,4 +1,4 @@
-"""`tumoar evaluate`: outlines against references, one patient or many, and against other outlines."""
+"""`tumoar evaluate`: compare results of one or many patients with references and other results."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def evaluate(
     results: Annotated[list[Path], typer.Argument(help="Result folders, or label maps.", show_default=False)],
     reference: Annotated[
         list[Path],
-        typer.Option(help="Label map, mask, RTSTRUCT or DICOM-SEG of each result, in the same order."),
+        typer.Option(help="Label map, mask, RTSTRUCT or DICOM-SEG for each result, in the same order."),
     ],
     values: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=1,3",
-            help="What values of the references mean; GTV+Edema=1,2 for a union. Default: as in results.",
+            help="Values of the references; GTV+Edema=1,2 for a union. Default: as in results.",
         ),
     ] = None,
     map_: Annotated[
@@ -41,20 +41,18 @@ def evaluate(
         typer.Option(
             "--map",
             metavar="BRSTEM=Brainstem",
-            help="What a name in the references stands for; common spellings are known.",
+            help="Match a name in the references; common spellings are known.",
         ),
     ] = None,
     against: Annotated[
-        list[Path] | None, typer.Option(help="Other results of the same patients, to compare with.")
+        list[Path] | None, typer.Option(help="Other results of the same patients, for comparison.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for tables and box plots.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the scores that are there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing scores.")] = False,
 ) -> None:
-    """Dice, Hausdorff distance (95 %), surface distances and volumes against references."""
+    """Compute Dice, Hausdorff distance (95 %), surface distances and volumes."""
     from tumoar.io.outputs import require_empty
     from tumoar.radiotherapy.agreement import names_of
     from tumoar.vocabulary.aliases import parse_map
@@ -71,14 +69,14 @@ def evaluate(
             what = f"{count} but {len(others)} times {name}"
             raise UsageError("evaluate", what, do="give one for each result, in the same order")
     _require_suited(reference, meaning, given)
-    scored = _scored(results, reference, meaning, given)
+    scored = _score_all(results, reference, meaning, given)
     ours = [one.scores for one in scored]
-    names = _told_apart(results)
+    names = _distinguish(results)
     rows = _rows(names, ours)
     for row in rows:
         cells = "  ".join(f"{name} {row[name]}" for name in SHOWN)
         typer.echo(f"{row['result']:20} {row['structure']:14} {cells}")
-    _tell_notes(names, scored)
+    _print_notes(names, scored)
     tables: dict[str, Sequence[Mapping[str, Any]]] = {"scores.tsv": rows}
     if len(ours) > 1:
         tables["summary.tsv"] = _summaries(ours)
@@ -89,11 +87,11 @@ def evaluate(
             )
     theirs = None
     if against:
-        compared = _scored(against, reference, meaning, given)
+        compared = _score_all(against, reference, meaning, given)
         theirs = [one.scores for one in compared]
-        _tell_notes(_told_apart(against), compared)
-        tables["against.tsv"] = _rows(_told_apart(against), theirs)
-        tables["paired.tsv"] = _paired(ours, theirs)
+        _print_notes(_distinguish(against), compared)
+        tables["against.tsv"] = _rows(_distinguish(against), theirs)
+        tables["paired.tsv"] = _compare_pairs(ours, theirs)
         for pair in tables["paired.tsv"]:
             interval = (
                 f"95 % {pair['low']:+} to {pair['high']:+}, {pair['patients']} patients"
@@ -106,7 +104,7 @@ def evaluate(
 
 
 def parse_values(given: Sequence[str], known: Sequence[str]) -> Values:
-    """Structures, or unions of them, and the values that stand for them in the references."""
+    """Parse structures, or unions of them, and their values in the references."""
     out: dict[str, Sequence[int]] = {}
     for text in given:
         name, _, numbers = (part.strip() for part in text.partition("="))
@@ -116,15 +114,15 @@ def parse_values(given: Sequence[str], known: Sequence[str]) -> Values:
         if not VALUES.fullmatch(numbers):
             raise UsageError("evaluate", f"no values in '{printable(text)}'", do="write NAME=1,3")
         if len(set(parts)) < len(parts) or any(set(parts) == set(other.split("+")) for other in out):
-            raise UsageError("evaluate", f"{name} is given twice", do="give all of its values at once")
+            raise UsageError("evaluate", f"{name} is given twice", do="give all its values together")
         out[name] = sorted({int(n) for n in numbers.split(",")})
     return out
 
 
-def _scored(
+def _score_all(
     results: Sequence[Path], references: Sequence[Path], meaning: Values, given: Mapping[str, str]
 ) -> list[Scored]:
-    """Every result against its reference; a name that is mapped must be in one of the references."""
+    """Score every result; a mapped name must occur in at least one reference."""
     from tumoar.radiotherapy.agreement import score
 
     found = [score(a, b, meaning, given) for a, b in zip(results, references)]
@@ -133,13 +131,13 @@ def _scored(
         raise UsageError(
             "map",
             f"no structure '{printable(absent[0])}' in the references",
-            do="check the name, which is compared letter by letter",
+            do="check spelling and letter case",
         )
     return found
 
 
 def _require_suited(references: Sequence[Path], meaning: Values, given: Mapping[str, str]) -> None:
-    """Values are those of label maps, names those of structure sets."""
+    """Refuse --values for structure sets and --map for label maps."""
     from tumoar.radiotherapy.agreement import is_nifti
 
     for path in references:
@@ -149,8 +147,8 @@ def _require_suited(references: Sequence[Path], meaning: Values, given: Mapping[
         raise UsageError("map", "--map is for structure sets, label maps have no names", do="use --values")
 
 
-def _told_apart(paths: Sequence[Path]) -> list[str]:
-    """The names of results; of several that are named alike, all but the first are numbered."""
+def _distinguish(paths: Sequence[Path]) -> list[str]:
+    """Names of results, numbered if they repeat."""
     from tumoar.io.files import absolute
 
     names = [absolute(path).name for path in paths]
@@ -158,14 +156,14 @@ def _told_apart(paths: Sequence[Path]) -> list[str]:
     return [name if count == 1 else f"{name} ({count})" for name, count in zip(names, counts)]
 
 
-def _tell_notes(names: Sequence[str], scored: Sequence[Scored]) -> None:
+def _print_notes(names: Sequence[str], scored: Sequence[Scored]) -> None:
     for name, one in zip(names, scored):
         for note in one.notes:
             typer.echo(f"note: {name}: {note}")
 
 
 def _names(scores: Sequence[Mapping[str, Scores]]) -> list[str]:
-    """Of all structures that any patient has."""
+    """Names of all structures that any patient has."""
     return list(dict.fromkeys(name for of_patient in scores for name in of_patient))
 
 
@@ -193,19 +191,19 @@ def _summaries(scores: Sequence[Mapping[str, Scores]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _paired(
+def _compare_pairs(
     ours: Sequence[Mapping[str, Scores]], theirs: Sequence[Mapping[str, Scores]]
 ) -> list[dict[str, Any]]:
     import numpy as np
 
-    from tumoar.result.scores import paired
+    from tumoar.result.scores import compare_paired
 
     rows = []
     for name in _names(ours):
         both = [(a[name], b[name]) for a, b in zip(ours, theirs) if name in a and name in b]
         for key in ("dice", "hausdorff95") if both else ():
             a, b = (np.array([getattr(s, key) for s in side]) for side in zip(*both))
-            mean, low, high, count = paired(a, b, np.random.default_rng(0))
+            mean, low, high, count = compare_paired(a, b, np.random.default_rng(0))
             figures = {"difference": round(mean, 4), "low": round(low, 4), "high": round(high, 4)}
             rows.append({"structure": name, "score": key, **figures, "patients": count})
     return rows

@@ -1,4 +1,4 @@
-"""`tumoar export`: a finished result as DICOM for a planning system."""
+"""`tumoar export`: write a finished result as DICOM for a planning system."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tumoar.vocabulary.errors import UsageError
+from tumoar.vocabulary.notes import needs_review
 
 
 def export(
@@ -15,18 +16,19 @@ def export(
     reference: Annotated[
         str,
         typer.Option(
-            metavar="DIR", help="The series to draw on, as a folder or FOLDER#2.", show_default=False
+            metavar="DIR", help="Series for the contours, as a folder or FOLDER#2.", show_default=False
         ),
     ],
-    rtstruct: Annotated[bool, typer.Option("--rtstruct", help="Contours (RTSTRUCT).")] = False,
-    seg: Annotated[bool, typer.Option("--seg", help="Voxels (DICOM-SEG).")] = False,
+    rtstruct: Annotated[bool, typer.Option("--rtstruct", help="Write contours (RTSTRUCT).")] = False,
+    seg: Annotated[bool, typer.Option("--seg", help="Write voxels (DICOM-SEG).")] = False,
     smooth: Annotated[
-        bool, typer.Option("--smooth", help="Round off the contours, keeping their areas.")
+        bool, typer.Option("--smooth", help="Smooth the contours, keeping their areas.")
     ] = False,
     trust_headers: Annotated[
-        bool, typer.Option("--trust-headers", help="Believe that the series shares the result's coordinates.")
+        bool,
+        typer.Option("--trust-headers", help="Assume that the series shares the coordinates of the result."),
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 13 if there is anything to note.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 13 if there are notes.")] = False,
 ) -> None:
     """Write RTSTRUCT or DICOM-SEG files on the slices of a series."""
     if not rtstruct and not seg:
@@ -41,5 +43,5 @@ def export(
         typer.echo(f"{absolute(folder).name}/{name}: automatic, unreviewed")
     for note in notes:
         typer.echo(f"note: {note}")
-    if strict and notes:
+    if strict and needs_review(notes):
         raise typer.Exit(13)

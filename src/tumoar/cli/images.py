@@ -1,4 +1,4 @@
-"""Images as they are given on the command line: FILE:CONTRAST, a file or a folder with a DICOM series."""
+"""Images on the command line: FILE:CONTRAST, a file or a folder with a DICOM series."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ if TYPE_CHECKING:
 
 
 class UseForm(StrEnum):
-    """Which of two positions in one header to believe."""
+    """Which form of a header to use."""
 
     s = "s"
     q = "q"
 
 
 OwnContrasts = Annotated[
-    Path | None, typer.Option("--contrasts", metavar="FILE", help="Own contrasts, or changes to ours (TOML).")
+    Path | None,
+    typer.Option("--contrasts", metavar="FILE", help="TOML file with additional or changed contrasts."),
 ]
 
 
 def parse_images(
     given: Iterable[str], contrasts: Mapping[str, Contrast] | None = None
 ) -> Iterator[tuple[str, Path]]:
-    """Name and file of each FILE:CONTRAST; a contrast given again is numbered, "other", "other-2"."""
+    """Parse FILE:CONTRAST; repeated contrasts are numbered, "other", "other-2"."""
     from tumoar.vocabulary.contrasts import find_contrast
 
     counts: dict[str, int] = {}

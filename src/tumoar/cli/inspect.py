@@ -1,4 +1,4 @@
-"""`tumoar inspect`: what each image is, and what is wrong with it, before any work is done."""
+"""`tumoar inspect`: describe images and their problems."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 
 from tumoar.cli.images import OwnContrasts, UseForm, parse_images, read_images
 from tumoar.vocabulary.errors import TumoarError, UnreadableFileError, UsageError, printable
+from tumoar.vocabulary.notes import Note
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,17 +36,13 @@ def inspect(
     ] = None,
     image: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FILE:CONTRAST", help="An image of one patient; all of them are also brought together."
-        ),
+        typer.Option(metavar="FILE:CONTRAST", help="Image of one patient; all of them are also registered."),
     ] = None,
-    use_form: Annotated[
-        UseForm | None, typer.Option(help="Believe the sform or the qform where the two differ.")
-    ] = None,
+    use_form: Annotated[UseForm | None, typer.Option(help="Form to use if sform and qform differ.")] = None,
     contrasts: OwnContrasts = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Show what each image is and what is wrong with it."""
+    """Describe images and their problems."""
     from tumoar.io.contrasts import read_contrasts
 
     table = read_contrasts(contrasts)
@@ -79,7 +76,7 @@ def inspect(
 
 @dataclass(frozen=True)
 class Facts:
-    """What an image is."""
+    """Facts about an image."""
 
     shape: tuple[int, int, int]
     spacing_mm: tuple[float, ...]
@@ -92,18 +89,18 @@ class Facts:
 
 @dataclass(frozen=True)
 class Finding:
-    """One image: facts as far as it could be read, notes for a reviewer, and why it was refused."""
+    """One image: facts if it could be read, notes, and the refusal if any."""
 
     name: str
     facts: Facts | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     refusal: TumoarError | None = None
-    series: Mapping[str, Any] = field(default_factory=dict)  # what only DICOM tells
+    series: Mapping[str, Any] = field(default_factory=dict)  # only of DICOM
 
 
 @dataclass(frozen=True)
 class Source:
-    """An image that can be read, and what it is called in the table."""
+    """An image that can be read, and its name in the table."""
 
     name: str
     read: Callable[[], Image]
@@ -111,7 +108,7 @@ class Source:
 
 
 def examine(source: Source) -> Finding:
-    """Read one image and judge it by itself."""
+    """Read and check one image."""
     from tumoar.preprocess.quality import check_image, guess_kind
 
     facts = None
@@ -119,7 +116,7 @@ def examine(source: Source) -> Finding:
         image = source.read()
         kind = guess_kind(image.data)
         facts = _facts(image, "label map" if kind == "labels" else kind)
-        notes = tuple(str(note) for note in check_image(image, "image", kind))
+        notes = tuple(check_image(image, "image", kind))
         return Finding(source.name, _facts(image, _look(image, kind)), notes, series=source.series)
     except TumoarError as refusal:
         return Finding(source.name, facts, refusal=refusal, series=source.series)
@@ -144,7 +141,7 @@ def _facts(image: Image, looks_like: str) -> Facts:
 
 
 def _look(image: Image, kind: Kind) -> str:
-    """What the image shows: its kind, and the state of the head if there is one of a head's size."""
+    """Kind of an image, and whether a head in it is skull-stripped."""
     if kind == "labels":
         return "label map"
     import numpy as np
@@ -164,7 +161,7 @@ def _look(image: Image, kind: Kind) -> str:
 
 
 def _given(paths: Iterable[Path], use_form: Form | None) -> Iterator[Source]:
-    """Images by path alone."""
+    """Images given by path only."""
     from tumoar.io.images import read_image
 
     for path in paths:
@@ -172,11 +169,11 @@ def _given(paths: Iterable[Path], use_form: Form | None) -> Iterator[Source]:
 
 
 def _sources(paths: Iterable[Path], use_form: Form | None) -> Iterator[Source]:
-    """Every image with its name in the table; a folder gives all it holds, named from there on."""
+    """All images with their names in the table; those of a folder are named relative to it."""
     from tumoar.io.images import read_image
 
     for path in paths:
-        if not os.path.isdir(path):  # unlike the path's own method, no name makes it fail
+        if not os.path.isdir(path):  # unlike Path.is_dir, never raises
             yield from _given([path], use_form)
             continue
         found = sorted(p for p in path.rglob("*") if p.name.endswith((".nii", ".nii.gz")) and p.is_file())
@@ -194,7 +191,7 @@ def _sources(paths: Iterable[Path], use_form: Form | None) -> Iterator[Source]:
 
 
 def _series(folder: Path) -> Iterator[Source]:
-    """The series of a folder; frames of reference are told apart by letters."""
+    """Series of a folder; frames of reference are named by letters."""
     from tumoar.io.dicom import find_series
     from tumoar.io.images import read_whole
 
@@ -212,10 +209,10 @@ def _series(folder: Path) -> Iterator[Source]:
 def _image_table(findings: list[Finding]) -> Table:
     rows = []
     for finding in findings:
-        notes = [*finding.notes, *(["refused: " + finding.refusal.what] if finding.refusal else [])]
+        notes = [*map(str, finding.notes), *(["refused: " + finding.refusal.what] if finding.refusal else [])]
         rows.append([finding.name, *_cells(finding.facts), *_series_cells(finding.series), "; ".join(notes)])
     headings = ["file", "voxels", "spacing mm", "axes", "type", "looks like", "values", "zeros"]
-    headings += ["contrast, a guess", "frame", "notes"]
+    headings += ["contrast (guess)", "frame", "notes"]
     if not any(finding.series for finding in findings):
         headings, rows = [*headings[:8], "notes"], [[*row[:8], row[-1]] for row in rows]
     return _table(headings, rows)
@@ -254,7 +251,7 @@ def _bring_together(
 
 
 def _with_order(case: Case, *, quiet: bool) -> Case:
-    """The case with notes on names that its images contradict; those that clearly do are refused."""
+    """Check that images have their named contrasts: add notes, or refuse clear contradictions."""
     from dataclasses import replace
 
     from tumoar.app.pipeline import place
@@ -268,7 +265,7 @@ def _with_order(case: Case, *, quiet: bool) -> Case:
         with Watch(quiet=quiet) as watch:
             notes = place(case, default_model(), watch=lambda p: watch(p._replace(notes=()))).notes
     except FitError as refusal:
-        notes = (f"{refusal.id} names of contrasts not checked: {refusal.what}",)
+        notes = (Note(refusal.id, f"contrasts not checked: {refusal.what}"),)
     return replace(case, notes=(*case.notes, *notes))
 
 
@@ -286,7 +283,7 @@ def _print_case(case: Case) -> None:
 
 
 def _motion(item: Input) -> tuple[float, float]:
-    """How far (mm, at the center of the image) and by how much (degrees) an input was moved."""
+    """Translation (mm, at the center of the image) and rotation (degrees) of an input."""
     import numpy as np
 
     center = item.grid.world((np.array(item.grid.shape) - 1) / 2)
@@ -312,7 +309,8 @@ def _row(finding: Finding) -> dict[str, Any]:
         None if refusal is None else {"exit_code": refusal.exit_code, "id": refusal.id, "text": str(refusal)}
     )
     facts = {} if finding.facts is None else asdict(finding.facts)
-    return {"file": finding.name, **facts, **finding.series, "notes": finding.notes, "refused": told}
+    notes = [note.to_dict() for note in finding.notes]
+    return {"file": finding.name, **facts, **finding.series, "notes": notes, "refused": told}
 
 
 def _summary(case: Case) -> dict[str, Any]:
@@ -334,7 +332,7 @@ def _summary(case: Case) -> dict[str, Any]:
         "shape": case.grid.shape,
         "skull_stripped": case.skull_stripped,
         "inputs": inputs,
-        "notes": case.notes,
+        "notes": [note.to_dict() for note in case.notes],
     }
 
 
@@ -353,7 +351,7 @@ def _table(headings: list[str], rows: list[list[str]]) -> Table:
 def _print(table: Table) -> None:
     from rich.console import Console
 
-    # A table for a file or a pipe is not cut to the width of a terminal nobody looks at.
+    # Do not wrap tables for files and pipes at the width of a terminal.
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 

@@ -1,4 +1,4 @@
-"""`tumoar model`: what a model file holds, whether it is in order, and import of other atlases."""
+"""`tumoar model`: show and check model files, import other atlases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tumoar.model.atlas import Atlas
 
 model = typer.Typer(
-    name="model", help="Look into model files, or import one.", no_args_is_help=True, rich_markup_mode=None
+    name="model", help="Show, check and import model files.", no_args_is_help=True, rich_markup_mode=None
 )
 
 ModelFile = Annotated[Path, typer.Argument(help="A model file (.npz).", show_default=False)]
@@ -22,7 +22,7 @@ ModelFile = Annotated[Path, typer.Argument(help="A model file (.npz).", show_def
 
 @model.command(cls=StrictCommand)
 def info(path: ModelFile) -> None:
-    """Show what a model file holds."""
+    """Show the contents of a model file."""
     from tumoar.io.store import load_sections, section_atlas
 
     sections = load_sections(path)
@@ -35,15 +35,15 @@ def info(path: ModelFile) -> None:
 
 @model.command(cls=StrictCommand)
 def verify(path: ModelFile) -> None:
-    """Check a model file: digest, sizes, what its content means, and whether it can be fitted."""
+    """Check a model file: digest, sizes, contents, and a small trial fit."""
     from tumoar.io.models import require_working
     from tumoar.io.store import load_sections
 
     sections = load_sections(path)
     lacking = require_working(sections, path)
-    typer.echo(f"in order: {', '.join(sections)}")
+    typer.echo(f"valid: {', '.join(sections)}")
     if lacking:
-        typer.echo(f"not a whole model: {', '.join(lacking)} missing (see `tumoar train combine`)")
+        typer.echo(f"incomplete model: {', '.join(lacking)} missing (see `tumoar train combine`)")
 
 
 @model.command(cls=StrictCommand)
@@ -52,9 +52,9 @@ def import_samseg(
         Path, typer.Argument(help="Folder with a SAMSEG atlas and its tables.", show_default=False)
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.", show_default=False)],
-    mesh: Annotated[str, typer.Option(help="Which mesh of the folder.")] = "atlas_level2.txt.gz",
+    mesh: Annotated[str, typer.Option(help="Mesh file in the folder.")] = "atlas_level2.txt.gz",
 ) -> None:
-    """Import a SAMSEG atlas as a model of its own structures."""
+    """Import a SAMSEG atlas as a model with its own structures."""
     from tumoar.io.outputs import require_new_model
     from tumoar.io.samseg import import_samseg as read
     from tumoar.io.store import save_atlas

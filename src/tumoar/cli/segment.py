@@ -17,7 +17,7 @@ NEEDS_REVIEW = 13
 
 
 def segment(**words: Any) -> None:
-    """Outline tumor and organs at risk: any subset of T1, T1c, T2, FLAIR, DIR, CT, or named images."""
+    """Segment tumor and organs at risk from any subset of T1, T1c, T2, FLAIR, DIR, CT and other images."""
     options = Options(**words)
     request = to_request(options)
 
@@ -28,7 +28,7 @@ def segment(**words: Any) -> None:
     with Watch(as_json=options.json, quiet=options.quiet, verbose=options.verbose) as watch:
         if options.dry_run:
             check(request, watch)
-            watch.say("dry run: everything is in order, nothing was written")
+            watch.say("dry run: all checks passed, nothing was written")
             return
         outcome = run(request, watch)
     if options.strict and outcome.needs_review:
@@ -39,7 +39,7 @@ segment.__signature__ = Options.signature()  # type: ignore[attr-defined]
 
 
 def to_request(options: Options) -> Request:
-    """What the words of the command ask for."""
+    """Convert the options of the command to a request."""
     from dataclasses import fields
 
     from tumoar.app.request import Request, collect_images

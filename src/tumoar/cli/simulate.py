@@ -1,4 +1,4 @@
-"""`tumoar simulate`: a synthetic patient with its truth."""
+"""`tumoar simulate`: a synthetic patient with ground truth."""
 
 from __future__ import annotations
 
@@ -21,25 +21,23 @@ SMALLEST, LARGEST = 0.1, 300.0  # ml
 
 
 def simulate(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for images and truth.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for images and ground truth.")],
     contrast: Annotated[
-        list[str] | None, typer.Option(help="One image each, say T1c; more than once.")
+        list[str] | None, typer.Option(help="Contrast to simulate, such as T1c; may be repeated.")
     ] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="Label map of a head; by default one is drawn from the atlas.")
+        Path | None, typer.Option(help="Label map of a head (default: drawn from the atlas).")
     ] = None,
     atlas: Annotated[
-        Path | None, typer.Option(help="Atlas to draw from; by default the one shipped.")
+        Path | None, typer.Option(help="Atlas to draw from (default: the one in the package).")
     ] = None,
     core_ml: Annotated[float, typer.Option(min=0.0, help="Volume of the tumor core; 0 for no tumor.")] = 25.0,
     slices: Annotated[float, typer.Option(min=0.5, max=10.0, help="Slice thickness in mm.")] = 1.0,
-    skull_stripped: Annotated[bool, typer.Option("--skull-stripped", help="Leave the brain only.")] = False,
+    skull_stripped: Annotated[bool, typer.Option("--skull-stripped", help="Keep only the brain.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same patient.")] = 0,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the simulation that is there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing simulation.")] = False,
 ) -> None:
-    """Make a synthetic patient: a head and a tumor, their images, and the truth."""
+    """Simulate a patient: head, tumor, images and ground truth."""
     import numpy as np
 
     from tumoar.io.files import absolute
@@ -65,7 +63,7 @@ def simulate(
     require_empty(output, given, overwrite=overwrite, kind=KIND)
     table = default_labels()
     rng_head, rng_tumor, rng_scan = np.random.default_rng(seed).spawn(3)
-    label_map, grid = _read(labels) if labels else _drawn(atlas, rng_head)
+    label_map, grid = _read(labels) if labels else _draw(atlas, rng_head)
     tumor = None
     if core_ml > 0:
         if not (label_map == table.indices[table.l("white matter")]).any():
@@ -122,7 +120,7 @@ def _read(path: Path) -> tuple[npt.NDArray[np.uint8], Grid]:
     return image.data.astype(np.uint8), image.grid
 
 
-def _drawn(path: Path | None, rng: np.random.Generator) -> Any:
+def _draw(path: Path | None, rng: np.random.Generator) -> Any:
     from tumoar.io.models import default_model
     from tumoar.io.store import load_atlas
     from tumoar.simulate.head import draw_head

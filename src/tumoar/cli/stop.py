@@ -1,4 +1,4 @@
-"""Stopped by Ctrl-C, SIGTERM or a closed terminal: a sentence, and an end that cannot get lost."""
+"""End on Ctrl-C, SIGTERM or a closed terminal, reliably and with a message."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN = 0.01
-"""Seconds until an end that got lost is tried once more."""
+"""Seconds until a lost exception is raised again."""
 
 
 def end_when_stopped(words: str, *, once: bool = False) -> None:
-    """From now on a stop says these words and ends with 128 and its number; `once`: later ones are ignored.
+    """On a stop signal, print `words` and exit with 128 plus its number; `once` ignores later signals.
 
-    Python drops what is raised while a finalizer or a callback runs, and the work would go on as if nobody
-    had asked for its end: it is raised again, until it strikes where it counts.
+    Python drops exceptions raised in finalizers and callbacks, so that the program would continue: the
+    exception is raised again until it takes effect.
     """
 
     def leave(number: int, frame: object) -> NoReturn:
@@ -39,10 +39,10 @@ def end_when_stopped(words: str, *, once: bool = False) -> None:
                 signal.signal(stop, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, end)
         sys.unraisablehook = not_lost
-        with suppress(OSError):  # nobody may be there to read it
+        with suppress(OSError):  # stderr may have no reader
             typer.echo(words, err=True)
         end()
 
     for stop in STOPS:
-        if stop != signal.SIGHUP or signal.getsignal(stop) != signal.SIG_IGN:  # as `nohup` has it
+        if stop != signal.SIGHUP or signal.getsignal(stop) != signal.SIG_IGN:  # as under `nohup`
             signal.signal(stop, leave)

@@ -1,4 +1,4 @@
-"""Standard streams as a command finds them: closed, full, without Unicode, or with no reader."""
+"""Handle standard streams that are closed, full, without Unicode or without a reader."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import NoReturn
 from tumoar.vocabulary.errors import TumoarError, UnreadableFileError, write_error
 
 NOBODY_READS = 128 + 13
-"""Exit code where the reader of our output has gone: that of SIGPIPE."""
+"""Exit code if the reader of our output has gone: that of SIGPIPE."""
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
-"""Faults that are a disk's, not ours."""
+"""Errors of a disk."""
 NAMES = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.ESTALE)
-"""Faults of a name, or of the rights to it."""
+"""Errors of a file name or its permissions."""
 
 
 def prepare_streams() -> None:
-    """Give a closed stream somewhere to go, and let a terminal without Unicode show "?" where it must."""
+    """Replace closed streams, and let terminals without Unicode show "?" where needed."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # The next file to be opened would take its place, and get what a library prints.
+            # The next opened file would get its descriptor, and what libraries print.
             with suppress(OSError):
                 os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
@@ -37,7 +37,7 @@ def prepare_streams() -> None:
 
 
 def disk_refusal(fault: BaseException) -> TumoarError | None:
-    """The refusal for a fault that is a disk's, or of a name that the system does not take."""
+    """Refusal for an error of a disk or of a file name."""
     if not isinstance(fault, OSError):
         return None
     if fault.errno in DISK:
@@ -52,8 +52,8 @@ def disk_refusal(fault: BaseException) -> TumoarError | None:
 
 
 def leave(code: int | str | None) -> NoReturn:
-    """Exit with this code, unless what was said has not reached anybody."""
-    if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # the mark that typer leaves on a broken pipe
+    """Exit with this code, unless the output could not be written."""
+    if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # typer marks a broken pipe this way
         leave_unread()
     try:
         sys.stdout.flush()
@@ -65,7 +65,7 @@ def leave(code: int | str | None) -> NoReturn:
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{refusal}\n")
         code = code or refusal.exit_code
-    except ValueError:  # closed by somebody else
+    except ValueError:  # already closed
         pass
     try:
         sys.stderr.flush()
@@ -75,14 +75,14 @@ def leave(code: int | str | None) -> NoReturn:
 
 
 def leave_unread() -> NoReturn:
-    """Exit in silence, as other tools do when whoever reads their output has gone."""
+    """Exit silently, as other tools do when the reader of their output has gone."""
     for name in ("stdout", "stderr"):
         _mute(name)
     sys.exit(NOBODY_READS)
 
 
 def _mute(name: str) -> None:
-    """Lead a stream to nowhere, with what is still waiting in it."""
+    """Redirect a stream to /dev/null, with its buffered output."""
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, getattr(sys, f"__{name}__").fileno())

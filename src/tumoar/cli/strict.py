@@ -1,4 +1,4 @@
-"""Options of the command line: each is given once, and every number is finite."""
+"""Strict options: each is given at most once, and every number is finite."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tumoar.vocabulary.errors import UsageError
 
 
 class StrictCommand(TyperCommand):
-    """A command that refuses an option given twice, of which otherwise the last would count in silence."""
+    """A command that refuses repeated options, of which otherwise the last would win silently."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for param in self.params:
-            # A path is refused where it is opened, as all files are; typer would show its folder.
+            # Paths are checked when they are opened; typer would show the folder.
             described = getattr(param, "type_descriptor", None)
             for place in (getattr(param, "type", None), getattr(described, "parameter_info", None)):
                 if place is not None and hasattr(place, "readable"):
                     place.readable = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of a command."""
+        """Parse the arguments of a command."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for param, times in Counter(order).items():
             if times > 1 and param.param_type_name == "option" and not getattr(param, "multiple", False):

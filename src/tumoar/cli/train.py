@@ -1,4 +1,4 @@
-"""`tumoar train prepare` and `tumoar train atlas`: from label maps of heads to an atlas."""
+"""`tumoar train prepare` and `tumoar train atlas`: train an atlas from label maps of heads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tumoar.geometry.image import Image
     from tumoar.train.align import Alignment
-    from tumoar.train.atlas import AtlasSettings, Info, State
+    from tumoar.train.atlas import AtlasInfo, AtlasSettings, AtlasState
     from tumoar.vocabulary.labels import LabelTable
 
 
@@ -29,15 +29,14 @@ def prepare(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the prepared label maps.")],
     table: Annotated[Path | None, typer.Option(help="Table of source codes (TOML).")] = None,
     labels: Annotated[Path | None, typer.Option(help="Table of structures (TOML).")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the maps that are there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing label maps.")] = False,
 ) -> None:
-    """Bring label maps of another vocabulary to ours and tell volumes out of the published range."""
+    """Convert label maps to our labels and list volumes outside the published range."""
     from tumoar.io.files import read_toml
     from tumoar.io.nifti import write_nifti
     from tumoar.io.outputs import new_folder
     from tumoar.train.head_table import default_heads, parse_heads
-    from tumoar.train.prepare import out_of_range, volumes
-    from tumoar.train.prepare import prepare as prepare_one
+    from tumoar.train.prepare import find_out_of_range, measure_volumes, prepare_head
 
     structures = _labels(labels)
     heads = default_heads() if table is None else parse_heads(read_toml(table, "the table"))
@@ -46,33 +45,37 @@ def prepare(
     with new_folder(output, "set of label maps", label_maps, overwrite=overwrite) as work:
         for path in label_maps:
             image = _read(path)
-            prepared = prepare_one(_integers(image), image.grid, heads, structures, name=path.name)
+            prepared = prepare_head(_integers(image), image.grid, heads, structures, name=path.name)
             write_nifti(work / path.name, prepared, image.grid)
-            odd = out_of_range(volumes(prepared, image.grid, structures), heads)
+            odd = find_out_of_range(measure_volumes(prepared, image.grid, structures), heads)
             remarks = [
                 f"{name} {found:.2f} ml, published {low:g}-{high:g}"
                 for name, (found, low, high) in odd.items()
             ]
-            typer.echo(f"{path.name}: " + ("; ".join(remarks) if remarks else "all volumes as published"))
+            typer.echo(
+                f"{path.name}: "
+                + ("; ".join(remarks) if remarks else "all volumes within the published range")
+            )
 
 
 def atlas(
     label_maps: Annotated[list[Path], typer.Argument(help="Prepared label maps.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model file to write.")],
     labels: Annotated[Path | None, typer.Option(help="Table of structures (TOML).")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the mesh and of the order of collapses.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the mesh and the order of edge collapses.")] = 0,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="File for checkpoints; a run found there is resumed.")
+        Path | None, typer.Option(help="Checkpoint file; an interrupted run is resumed.")
     ] = None,
     everywhere: Annotated[
-        bool, typer.Option(help="Unspecified tissue in every node, as in the paper, not only in the brain.")
+        bool,
+        typer.Option(help="Allow unspecified tissue in every node, as in the paper, not only in the brain."),
     ] = False,
     source: Annotated[str, typer.Option(help="Origin and license of the label maps, for the card.")] = "",
     held_out: Annotated[
-        list[str] | None, typer.Option(help="A label map kept for tests: noted in the card, refused here.")
+        list[str] | None, typer.Option(help="Label map reserved for tests; may be repeated.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Heads to fit at a time (default 1).")
+        int | None, typer.Option(min=1, max=1024, help="Heads to fit in parallel (default 1).")
     ] = None,
     scheduler: SchedulerAddress = None,
     tls_ca: TlsCa = None,
@@ -80,21 +83,25 @@ def atlas(
     tls_key: TlsKey = None,
     insecure_scheduler: Insecure = False,
 ) -> None:
-    """Train the mesh atlas from label maps with our indices (see `train prepare`)."""
+    """Train the mesh atlas from prepared label maps (see `train prepare`)."""
     from tumoar.io.outputs import require_new_model
     from tumoar.io.store import save_atlas
-    from tumoar.train.atlas import AtlasSettings, figures, to_atlas
+    from tumoar.train.atlas import AtlasSettings, measure, to_atlas
     from tumoar.version import __version__
 
     require_new_model(output)
     where = cluster(scheduler, tls_ca, tls_cert, tls_key, insecure_scheduler)
     heads, kept = [path.name for path in label_maps], held_out or []
     if set(heads) & set(kept):
-        raise UsageError("heads", "a label map kept for tests cannot train", found=sorted({*heads} & {*kept}))
+        raise UsageError(
+            "heads",
+            "a label map reserved for tests cannot be used for training",
+            found=sorted({*heads} & {*kept}),
+        )
     if len(label_maps) < 2:
         raise UsageError("heads", "an atlas needs at least two label maps", found=len(label_maps))
     structures, settings = _labels(labels), AtlasSettings()
-    maps, common = aligned_maps(label_maps, structures)
+    maps, common = align_maps(label_maps, structures)
     with ExitStack() as open_until_trained:
         each = None
         if where is not None:
@@ -114,15 +121,15 @@ def atlas(
         "version": __version__,
         "source": source,
         "seed": seed,
-        "figures": {k: round(v, 5) for k, v in asdict(figures(state, maps, settings)).items()},
+        "figures": {k: round(v, 5) for k, v in asdict(measure(state, maps, settings)).items()},
         **common.to_card(),
     }
     finished = to_atlas(state, maps, structures, settings, provenance, everywhere=everywhere)
     typer.echo(f"{output} {save_atlas(output, finished)}")
 
 
-def aligned_maps(paths: list[Path], labels: LabelTable) -> tuple[npt.NDArray[np.uint8], Alignment]:
-    """(S, X, Y, Z) heads in their common box, with positions among the trained labels as values."""
+def align_maps(paths: list[Path], labels: LabelTable) -> tuple[npt.NDArray[np.uint8], Alignment]:
+    """(S, X, Y, Z) heads in their common box; values are positions among the trained labels."""
     import numpy as np
 
     from tumoar.train.align import align
@@ -145,11 +152,11 @@ def train_with_progress(
     seed: int,
     checkpoint: Path | None,
     each: Callable[..., list[Any]] | None = None,
-) -> State:
-    """The last state of a training, shown with the time left; resumed from a checkpoint of the same run."""
+) -> AtlasState:
+    """Train with a progress bar, resuming from a checkpoint of the same run; return the last state."""
     from rich.progress import Progress
 
-    from tumoar.train.atlas import in_turn, plan, train
+    from tumoar.train.atlas import plan, run_serially, train
 
     run = identity(maps, labels, settings, seed)
     state = None if checkpoint is None or not checkpoint.exists() else load_state(checkpoint, run)
@@ -157,27 +164,27 @@ def train_with_progress(
     behind = 0 if state is None else sum(weights[: state.done])
     with Progress() as progress:
         bar = progress.add_task("atlas", total=sum(weights), completed=behind)
-        for after, info in train(maps, labels, settings, seed, state, each or in_turn):
+        for after, info in train(maps, labels, settings, seed, state, each or run_serially):
             state = after
             progress.update(
                 bar,
                 completed=sum(weights[: info.done]),
-                description=_told(info),
+                description=_format_info(info),
             )
             if checkpoint is not None:
                 save_state(checkpoint, state, run)
     if state is None:
-        raise UsageError("plan", "the settings hold no step of training")
+        raise UsageError("plan", "the settings have no training step")
     return state
 
 
-def _told(info: Info) -> str:
+def _format_info(info: AtlasInfo) -> str:
     cost = info.figures.data + info.figures.prior
     return f"{info.stage.kind}, {info.figures.nodes} nodes, {cost:.4f} nats/voxel"
 
 
-def save_state(path: Path, state: State, run: str) -> None:
-    """Write a checkpoint, whole or not at all."""
+def save_state(path: Path, state: AtlasState, run: str) -> None:
+    """Write a checkpoint atomically."""
     from tumoar.io.store import Section, save_sections
 
     arrays = {name: getattr(state, name) for name in ("reference", "tetrahedra", "positions", "alpha")}
@@ -185,10 +192,10 @@ def save_state(path: Path, state: State, run: str) -> None:
     save_sections(path, {"training": Section(arrays, card)})
 
 
-def load_state(path: Path, run: str) -> State:
-    """Read a checkpoint; one of other label maps, settings or seed is refused."""
+def load_state(path: Path, run: str) -> AtlasState:
+    """Read a checkpoint; refuse one of other label maps, settings or seed."""
     from tumoar.io.store import load_sections
-    from tumoar.train.atlas import State
+    from tumoar.train.atlas import AtlasState
 
     section = load_sections(path).get("training")
     if section is None or section.card.get("identity") != run:
@@ -196,15 +203,15 @@ def load_state(path: Path, run: str) -> State:
             "checkpoint",
             "the checkpoint belongs to other label maps, settings or seed",
             file=path,
-            do="give another file, or remove it to start anew",
+            do="give another file, or remove it to start over",
         )
-    # Copies, because kernels are compiled anew for read-only arrays, and may then round differently.
+    # Copy: kernels compiled for read-only arrays may round differently.
     arrays = {name: array.copy() for name, array in section.arrays.items()}
-    return State(done=section.card["done"], data=section.card["data"], **arrays)
+    return AtlasState(done=section.card["done"], data=section.card["data"], **arrays)
 
 
 def identity(maps: npt.NDArray[np.uint8], labels: LabelTable, settings: AtlasSettings, seed: int) -> str:
-    """Digest of all that decides what a training does."""
+    """Digest of everything that determines a training."""
     import hashlib
 
     names = [s.name for s in labels.structures if s.trained]
@@ -228,7 +235,7 @@ def _read(path: Path) -> Image:
 def _integers(image: Image) -> npt.NDArray[np.int32]:
     import numpy as np
 
-    with np.errstate(invalid="ignore"):  # what is no number differs below
+    with np.errstate(invalid="ignore"):  # NaN is refused below
         values = image.data.astype(np.int32)
     if not np.array_equal(values, image.data):
         raise UnreadableFileError("label-values", "label maps hold whole numbers only", file=image.source)

@@ -1,4 +1,4 @@
-"""`tumoar train shape` and `tumoar train combine`: shape priors from masks; one model file from several."""
+"""`tumoar train shape` and `tumoar train combine`: train shape priors, combine model files."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from tumoar.vocabulary.errors import GeometryError, UsageError
 
 if TYPE_CHECKING:
     from tumoar.io.checkpoint import Checkpoints
-    from tumoar.train.shape import ShapeTraining, State
+    from tumoar.train.shape import ShapeState, ShapeTraining
     from tumoar.train.shape_data import Shape
 
-EVERY = 100  # steps from checkpoint to checkpoint
-SMALLEST = 300  # mm³: below, a mask says little about shape
+EVERY = 100  # steps between checkpoints
+SMALLEST = 300  # mm³: smaller masks carry little information on shape
 
 
 def shape(
     masks: Annotated[list[Path], typer.Argument(help="Label maps on 1 mm grids.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model file to write.")],
-    maps: Annotated[str, typer.Option(help="Which maps: z (tumor), y (core) or zy.")] = "zy",
-    core: Annotated[str, typer.Option(help="Labels that make the core.")] = "2,3",
+    maps: Annotated[str, typer.Option(help="Maps to train: z (tumor), y (core) or zy.")] = "zy",
+    core: Annotated[str, typer.Option(help="Labels of the core.")] = "2,3",
     rule: Annotated[
-        Literal["recovery", "cd"], typer.Option(help="How to learn: our default, or as in the paper.")
+        Literal["recovery", "cd"], typer.Option(help="Learning rule: our default, or that of the paper.")
     ] = "recovery",
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Gradient steps (default: those of the rule).")
+        int | None, typer.Option(min=1, help="Gradient steps (default: depends on the rule).")
     ] = None,
     held_out: Annotated[int, typer.Option(min=0, help="Patients to hold out for tests.")] = 30,
     validation: Annotated[
-        int, typer.Option(min=0, help="Further patients not trained on, to watch it.")
+        int, typer.Option(min=0, help="Further patients held out, to monitor training.")
     ] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and of training.")] = 2019,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of split and training.")] = 2019,
     checkpoints: Annotated[
-        Path | None, typer.Option(help="Folder for checkpoints; a run found there is resumed.")
+        Path | None, typer.Option(help="Checkpoint folder; an interrupted run is resumed.")
     ] = None,
 ) -> None:
     """Train the tumor shape prior: one cRBM per map, from masks of many patients."""
@@ -57,7 +57,7 @@ def shape(
     try:
         labels = [int(x) for x in core.split(",")]
     except ValueError:
-        raise UsageError("core", "core labels must be numbers with commas between", found=core) from None
+        raise UsageError("core", "core labels must be numbers separated by commas", found=core) from None
     shapes = read_shapes(masks, labels)
     sections = {}
     for name in maps:
@@ -96,7 +96,7 @@ def combine(
     models: Annotated[list[Path], typer.Argument(help="Model files.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model file to write.")],
 ) -> None:
-    """Join the sections of several model files in one."""
+    """Combine the sections of several model files in one."""
     from tumoar.io.outputs import require_new_model
     from tumoar.io.store import Section, load_sections, save_sections
 
@@ -114,20 +114,20 @@ def read_shapes(paths: list[Path], core: list[int]) -> dict[str, list[Shape]]:
     """Shapes of the tumor map z (any label) and of the core map y (the labels of `core`)."""
     import numpy as np
 
-    from tumoar.train.shape_data import shape_of
+    from tumoar.train.shape_data import crop_shape
 
     out: dict[str, list[Shape]] = {"z": [], "y": []}
     for path in paths:
         labels = _labels(path)
         for name, mask in (("z", labels > 0), ("y", np.isin(labels, core))):
-            found = shape_of(path.name.split(".")[0], mask)
+            found = crop_shape(path.name.split(".")[0], mask)
             if found is not None and found.volume >= SMALLEST:
                 out[name].append(found)
     return out
 
 
 def tumor_volumes(shapes: dict[str, list[Shape]], left_out: set[str]) -> dict[str, float]:
-    """Mean volume of core and edema in mm³ over the patients used, for the prior of the likelihood."""
+    """Mean volume of core and edema in mm³ over the training patients, for the prior of the likelihood."""
     z, y = (sum(s.volume for s in shapes[name] if s.patient not in left_out) for name in "zy")
     n = max(1, sum(s.patient not in left_out for s in shapes["z"]))
     return {"core": round(y / n, 1), "edema": round((z - y) / n, 1)}
@@ -136,7 +136,7 @@ def tumor_volumes(shapes: dict[str, list[Shape]], left_out: set[str]) -> dict[st
 def run_key(
     name: str, config: ShapeTraining, seed: int, shapes: tuple[Shape, ...], unseen: tuple[Shape, ...]
 ) -> str:
-    """SHA-256 of everything that training depends on."""
+    """SHA-256 of everything that determines a training."""
     digest = hashlib.sha256(repr((name, config, seed)).encode())
     for s in (*shapes, *unseen):
         digest.update(repr((s.name, s.v.shape)).encode())
@@ -170,16 +170,16 @@ def _train(
     seed: int,
     keeper: Checkpoints | None,
     name: str,
-) -> State:
+) -> ShapeState:
     from rich.progress import Progress
     from threadpoolctl import threadpool_limits
 
     from tumoar.train import shape as training
 
     stored = None if keeper is None else keeper.load(f"shape_{name}")
-    begin = training.start(shapes, config, seed) if stored is None else training.from_arrays(stored)
+    begin = training.initialize(shapes, config, seed) if stored is None else training.from_arrays(stored)
     state = begin
-    # sums of BLAS depend on its number of threads, and every later draw on them
+    # BLAS sums depend on the number of threads, and all later draws on them
     with threadpool_limits(1, "blas"), Progress() as progress:
         bar = progress.add_task(name, total=config.steps, completed=begin.step)
         for state, info in training.train(shapes, config, begin, unseen):

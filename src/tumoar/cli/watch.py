@@ -1,4 +1,4 @@
-"""What a running segmentation shows: a progress bar in a terminal, plain lines elsewhere, or JSON events."""
+"""Progress of a segmentation: a progress bar in a terminal, plain lines elsewhere, or JSON events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS |= {"sample": "sampling (Algorithm 1)", "write": "writing"}
 
 
 class Watch(AbstractContextManager["Watch"]):
-    """Shows progress, and keeps the lines for the log."""
+    """Shows progress and keeps lines for the log."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
         self.lines: list[str] = []
@@ -61,9 +61,10 @@ class Watch(AbstractContextManager["Watch"]):
             self._bar.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """One step further."""
+        """Show a step of progress."""
         if self.as_json:
-            self._event("progress", **progress._asdict())
+            notes = [note.to_dict() for note in progress.notes]
+            self._event("progress", **progress._replace(notes=())._asdict() | {"notes": notes})
         figures = "  ".join(f"{name} {value:.4g}" for name, value in progress.figures.items())
         tenth = 10 * progress.done // max(1, progress.total)
         if self.verbose or (progress.stage, tenth) != (self._stage, self._tenth):
@@ -80,7 +81,7 @@ class Watch(AbstractContextManager["Watch"]):
             self.say(f"note: {note}")
 
     def say(self, text: str, **event: Any) -> None:
-        """A line for the user and the log."""
+        """Show and log a line."""
         if self.as_json:
             self._event("message", text=text, **event)
         self._log(text, show=True)

@@ -1,7 +1,7 @@
-"""Subjects on a Dask cluster that is running: only over TLS, unless it is asked for otherwise.
+"""Run subjects on a Dask cluster, over TLS unless explicitly disabled.
 
-A task of the cluster is to watch over one subject's process, so workers stay small. A worker that is lost
-takes its process along, and the scheduler gives the subject to another one. The only module that knows Dask.
+A task supervises the process of one subject, so workers stay small. If a worker is lost, its process ends
+with it, and the scheduler assigns the subject to another worker. This is the only module that uses Dask.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
-from tumoar.cohort.supervise import Outcome, Tell, failed, supervise
+from tumoar.cohort.supervise import Outcome, Tell, record_failure, supervise
 from tumoar.vocabulary.errors import ResourceError, TumoarError, UsageError
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from distributed.security import Security
 
 LOST = 3
-"""Workers that a subject may lose before it counts as failed: Dask's default."""
-EVERY = 2.0  # seconds between two words of one subject
-PATIENCE = 20  # seconds for a scheduler to answer
+"""Lost workers after which a subject counts as failed: the default of Dask."""
+EVERY = 2.0  # seconds between progress events of a subject
+PATIENCE = 20  # seconds until a scheduler must respond
 TLS_FILES = {"ca": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_key"}
 
 
 @dataclass(frozen=True)
 class Scheduler:
-    """A running Dask scheduler, and how its connection is protected; files not given are Dask's own."""
+    """A running Dask scheduler and its TLS files; files not given are taken from Dask's configuration."""
 
     address: str
     ca: Path | None = None
@@ -46,7 +46,7 @@ class Scheduler:
 
 @contextmanager
 def connect(scheduler: Scheduler) -> Iterator[Client]:
-    """A client of a running scheduler."""
+    """Connect to a running scheduler."""
     require_protection(scheduler)
     try:
         from distributed import Client
@@ -61,7 +61,7 @@ def connect(scheduler: Scheduler) -> Iterator[Client]:
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise UsageError(
             "scheduler",
-            "no Dask scheduler answers",
+            "no Dask scheduler responds",
             found=scheduler.address,
             do="start one with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads 1`",
         ) from error
@@ -70,10 +70,10 @@ def connect(scheduler: Scheduler) -> Iterator[Client]:
 
 
 def require_protection(scheduler: Scheduler) -> None:
-    """Refuse a connection that is not encrypted, unless it is asked for."""
+    """Refuse an unencrypted connection unless explicitly allowed."""
     scheme = _scheme(scheduler)
     if scheme not in ("tls", "tcp"):
-        raise UsageError("scheduler", "an address begins with tls://", found=scheduler.address)
+        raise UsageError("scheduler", "the address must begin with tls://", found=scheduler.address)
     if scheme == "tcp" and (scheduler.ca or scheduler.cert or scheduler.key):
         raise UsageError(
             "scheduler", "TLS files, but no tls:// scheduler", found=scheduler.address, do="use tls://"
@@ -81,9 +81,9 @@ def require_protection(scheduler: Scheduler) -> None:
     if scheme == "tcp" and not scheduler.insecure:
         raise UsageError(
             "scheduler",
-            "this connection is open to everybody who reaches it",
+            "this connection is not encrypted",
             found=scheduler.address,
-            do="use tls://, or --insecure-scheduler in a network of your own: whoever reaches a scheduler "
+            do="use tls://, or --insecure-scheduler in a private network: anyone who can reach a scheduler "
             "without TLS can run programs as you",
         )
 
@@ -94,7 +94,7 @@ def _scheme(scheduler: Scheduler) -> str:
 
 
 def _security(scheduler: Scheduler) -> Security:
-    """Certificates as given, or as Dask's configuration and environment name them."""
+    """Certificates as given, or from Dask's configuration and environment."""
     from distributed.security import Security
 
     given = {name: getattr(scheduler, part) for part, name in TLS_FILES.items()}
@@ -105,7 +105,7 @@ def _security(scheduler: Scheduler) -> Security:
             raise UsageError(
                 "scheduler", f"tls:// needs --tls-{part}", do="give it, or set it in Dask's configuration"
             )
-        if "\n" not in file:  # Dask takes the text of a certificate, too
+        if "\n" not in file:  # Dask also accepts the text of a certificate
             _require_file(part, file)
     return security
 
@@ -119,11 +119,11 @@ def _require_file(part: str, file: str) -> None:
     if not usable:
         raise UsageError("scheduler", f"cannot read the file of --tls-{part}", file=file)
     if part == "key" and state.st_mode & stat.S_IROTH:
-        raise UsageError("scheduler", "everybody can read the TLS key", file=file, do="chmod 600 it")
+        raise UsageError("scheduler", "other users can read the TLS key", file=file, do="chmod 600 it")
 
 
 def run(client: Client, subjects: Sequence[Subject], order: Order, tell: Tell) -> Iterator[Outcome]:
-    """Outcomes as they come; `tell` hears of the steps in between. What is left undone is stopped."""
+    """Run subjects and yield outcomes as they finish; `tell` receives progress. The rest is stopped."""
     from distributed import as_completed
 
     name = f"tumoar-{uuid.uuid4().hex}"
@@ -144,7 +144,7 @@ def run(client: Client, subjects: Sequence[Subject], order: Order, tell: Tell) -
 
 
 def _task(subject: Subject, order: Order, topic: str) -> Outcome:
-    """On a worker: watch over one subject for as long as somebody waits for it."""
+    """On a worker: supervise one subject while the client waits for it."""
     from distributed import get_worker
 
     worker: Any = get_worker()
@@ -165,7 +165,7 @@ def _task(subject: Subject, order: Order, topic: str) -> Outcome:
 
 
 def _outcome(future: Future, subject: Subject, order: Order) -> Outcome:
-    """What a task has to report, or what became of it; no failure stops the others."""
+    """Outcome of a task, or of its failure; a failure does not stop the others."""
     from distributed import KilledWorker
 
     try:
@@ -173,16 +173,16 @@ def _outcome(future: Future, subject: Subject, order: Order) -> Outcome:
         return found
     except KilledWorker:
         refusal: TumoarError = ResourceError(
-            "worker", f"its worker was lost {LOST + 1} times", do="look at the memory of the workers"
+            "worker", f"its worker was lost {LOST + 1} times", do="check the memory of the workers"
         )
     except Exception as fault:
-        # The message of a fault may hold a path, so a patient's name.
-        refusal = TumoarError("fault", f"fault on a worker: {type(fault).__name__}")
-    return failed(subject, order, refusal)
+        # The message of an exception may contain a path, and so a patient's name.
+        refusal = TumoarError("fault", f"error on a worker: {type(fault).__name__}")
+    return record_failure(subject, order, refusal)
 
 
 def spread(client: Client, threads: int) -> Callable[..., list[Any]]:
-    """A function over items, all at once on a cluster: see `tumoar.train.atlas.in_turn`."""
+    """Map a function over items in parallel on a cluster; see `tumoar.train.atlas.in_turn`."""
 
     def each(function: Callable[..., Any], shared: Sequence[Any], *items: Sequence[Any]) -> list[Any]:
         common = client.scatter(tuple(shared), broadcast=True, hash=False)
@@ -195,7 +195,7 @@ def spread(client: Client, threads: int) -> Callable[..., list[Any]]:
 
 
 def _call(function: Callable[..., Any], shared: Sequence[Any], row: Sequence[Any], threads: int) -> Any:
-    """On a worker. Arrays arrive read-only; kernels compiled anew for that may round differently."""
+    """On a worker: copy arrays, because kernels compiled for read-only arrays may round differently."""
     import numpy as np
 
     from tumoar.numerics.threads import use_threads

@@ -1,7 +1,7 @@
-"""The summary of a cohort: one row per subject or session in `group.tsv`, and `group.html` to look at.
+"""Summary of a cohort: `group.tsv` with one row per subject or session, and `group.html` for viewing.
 
-Everything is read from what the runs have left behind, one subject after the other. What is damaged counts as
-failed, with a reason, and keeps nobody else from the summary.
+The summary is built from the files of the runs. A subject with damaged files counts as failed, with a reason,
+and does not affect the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from tumoar.cohort.plan import Order, cores, has_checkpoints
-from tumoar.cohort.private import without_names
+from tumoar.cohort.private import remove_names
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.supervise import read_record
 from tumoar.io.files import read_text
@@ -23,26 +23,27 @@ from tumoar.io.manifest_schema import Manifest
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, TumoarError
 from tumoar.vocabulary.labels import parse_labels
+from tumoar.vocabulary.notes import Note
 from tumoar.vocabulary.tables import ABSENT
 from tumoar.vocabulary.tables import to_tsv as table_to_tsv
 
 STATES = ("done", "failed", "interrupted", "not run")
 TARGETS = ("GTV", "Edema", "CTV", "PTV")
-"""They differ between patients by nature; an organ does not."""
+"""They differ between patients by nature, unlike organs."""
 FEWEST = 8
-"""Patients below which nobody is called unusual."""
+"""Minimum number of patients for detecting unusual volumes."""
 UNUSUAL = 3.5
 """Robust standard deviations from the median of the cohort (Iglewicz and Hoaglin)."""
 
 LARGEST_REPORT = 512 << 20
 READERS = 8
-"""Results that are checked at a time."""
+"""Results that are checked in parallel."""
 
 Row = dict[str, Any]
 
 
 def write_group(subjects: Sequence[Subject], order: Order) -> dict[str, int]:
-    """Write the summary; returns how many are in which state."""
+    """Write the summary; return the number of subjects in each state."""
     from tumoar.report.group import render_group, thumbnails
 
     with ThreadPoolExecutor(min(READERS, cores())) as pool:
@@ -56,7 +57,7 @@ def write_group(subjects: Sequence[Subject], order: Order) -> dict[str, int]:
                 page = read_text(order.result(row["name"]) / REPORT, "the report", LARGEST_REPORT)
                 row["pictures"] = thumbnails(page)
             except TumoarError:
-                row["flags"] = [*row["flags"], {"id": "report", "text": "its report cannot be read"}]
+                row["flags"] = [*row["flags"], Note("report", "its report cannot be read")]
     replace_text(out / "group.tsv", to_tsv(rows))
     counts = {state: sum(row["state"] == state for row in rows) for state in STATES}
     replace_text(out / "group.html", render_group(rows, counts, __version__))
@@ -64,7 +65,7 @@ def write_group(subjects: Sequence[Subject], order: Order) -> dict[str, int]:
 
 
 def summary(subject: Subject, order: Order) -> Row:
-    """What is known of one subject: its last run's record, and its result if there is one."""
+    """Row of one subject: the record of its last run, and its result if there is one."""
     record = read_record(order, subject.name)
     result, damage = _result(subject, order)
     state, code, reason = record.state, record.code, record.reason
@@ -72,7 +73,7 @@ def summary(subject: Subject, order: Order) -> Row:
         state = "done" if result or damage else "not run"
     if state == "done" and result is None:
         state, code = "failed", damage.exit_code if damage else IntegrityError.exit_code
-        reason = str(damage) if damage else "its result is gone"
+        reason = str(damage) if damage else "its result is missing"
     if state == "not run" and has_checkpoints(subject, order):
         state = "interrupted"
     if state == "not run" and subject.problem:
@@ -84,7 +85,7 @@ def summary(subject: Subject, order: Order) -> Row:
         "state": state,
         "status": "",
         "code": code,
-        "reason": without_names(reason, subject),
+        "reason": remove_names(reason, subject),
         "flags": [],
         "stamps": [],
         "contrasts": list(subject.images),
@@ -99,10 +100,10 @@ def summary(subject: Subject, order: Order) -> Row:
 
 
 def _figures(result: Manifest, seconds: float) -> Row:
-    """What a finished result adds to its row."""
+    """Columns from a finished result."""
     return {
         "status": result.status,
-        "flags": [note.model_dump() for note in result.notes],
+        "flags": [Note.from_dict(note.model_dump()) for note in result.notes],
         "stamps": result.stamps,
         "contrasts": [given.contrast for given in result.inputs],
         "seconds": seconds or round(sum(result.seconds.values()), 1),
@@ -113,7 +114,7 @@ def _figures(result: Manifest, seconds: float) -> Row:
 
 
 def _result(subject: Subject, order: Order) -> tuple[Manifest | None, TumoarError | None]:
-    """What the summary needs of a result, or why it cannot be used; neither if there is none."""
+    """Manifest of a result, or the reason why it cannot be used; neither if there is none."""
     folder = order.result(subject.name)
     if not os.path.lexists(folder / MANIFEST):
         return None, None
@@ -124,7 +125,7 @@ def _result(subject: Subject, order: Order) -> tuple[Manifest | None, TumoarErro
 
 
 def mark_unusual(rows: Sequence[Row]) -> None:
-    """Note organs whose volume is far from everybody else's."""
+    """Mark organs with unusual volumes compared with the rest of the cohort."""
     names = dict.fromkeys(name for row in rows for name in row["volumes"])
     for row in rows:
         row["unusual"] = []
@@ -144,14 +145,14 @@ def mark_unusual(rows: Sequence[Row]) -> None:
 
 
 def to_tsv(rows: Sequence[Row]) -> str:
-    """One row each, absent values as n/a."""
+    """Table with one row per subject; absent values are n/a."""
     return table_to_tsv([_flat(row) for row in rows], ABSENT)
 
 
 def _flat(row: Row) -> Row:
     plain = ("participant_id", "session_id", "state", "status", "code", "reason")
     out = {name: row[name] for name in plain}
-    out["flags"] = ";".join(note["id"] for note in row["flags"])
+    out["flags"] = ";".join(note.id for note in row["flags"])
     out["unusual"] = ";".join(item["name"] for item in row["unusual"])
     out["contrasts"] = "+".join(row["contrasts"])
     out |= {name: row[name] for name in ("seconds", "cpu_seconds", "peak_gb", "attempts")}

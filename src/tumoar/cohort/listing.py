@@ -1,4 +1,4 @@
-"""Who is in a cohort: the rows of a CSV or TSV list, checked as a whole before anybody's turn comes."""
+"""Read the subjects of a cohort from a CSV or TSV list, checked completely before any subject runs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tumoar.vocabulary.errors import UnreadableFileError, UsageError
 LARGEST = 16 << 20
 SUBJECT, SESSION = "subject", "session"
 FORMULA = ("=", "+", "-", "@")
-"""What a spreadsheet would compute, and a command take for a flag."""
+"""Start of cells that a spreadsheet would evaluate, or a command read as a flag."""
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
 def read_list(path: Path, contrasts: Sequence[str]) -> list[Subject]:
-    """The subjects of a list; columns: subject, perhaps session, and contrasts, in any case.
+    """Read the subjects of a list; columns: subject, optional session, and contrasts, in any letter case.
 
-    Files are named relative to the list. A file that is not there is that subject's problem (B61); anything
-    wrong with the list itself refuses it.
+    Paths are relative to the list. A missing file makes that subject fail (B61); an error in the list itself
+    is refused.
     """
     rows = _rows(path)
     _, header = next(rows, (0, []))
@@ -34,7 +34,7 @@ def read_list(path: Path, contrasts: Sequence[str]) -> list[Subject]:
         raise _bad(path, f"no column '{SUBJECT}'", ", ".join(columns) or "an empty list")
     repeated = {c for c in columns if columns.count(c) > 1}
     if repeated:
-        raise _bad(path, "a column is there twice", ", ".join(sorted(repeated)))
+        raise _bad(path, "a column appears twice", ", ".join(sorted(repeated)))
     out = []
     for number, cells in rows:
         if len(cells) != len(columns):
@@ -69,7 +69,7 @@ def _subject(row: dict[str, str], folder: Path) -> Subject:
 def _exists(image: str) -> bool:
     try:
         return Path(image).exists()
-    except OSError:  # a name too long, or a folder that is closed to us
+    except OSError:  # name too long, or no permission
         return False
 
 
@@ -89,20 +89,20 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _text(path: Path) -> str:
-    """The text, whatever of UTF-8 and UTF-16 it is in."""
+    """Text of the list, in UTF-8 or UTF-16."""
     try:
         content = read_bytes(path, "the list", LARGEST)
     except UnreadableFileError as refusal:
         if refusal.id != "B2":
             raise
-        content = b""  # an empty file is a list without columns
+        content = b""  # a list without columns
     encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
         raise _bad(path, "not UTF-8 text", do="save it as CSV UTF-8") from error
     if "\0" in text:
-        raise _bad(path, "not a text, or UTF-16 without its mark", do="save it as CSV UTF-8")
+        raise _bad(path, "not text, or UTF-16 without a byte order mark", do="save it as CSV UTF-8")
     return text
 
 

@@ -1,7 +1,7 @@
-"""Many at a time on this machine, without a socket: threads that watch over processes, and pipes to them.
+"""Run several subjects in parallel on this machine, with threads that supervise processes through pipes.
 
-A subject is a process of its own, so a thread that waits for it is all that one more subject takes. Nothing
-listens anywhere, so nobody else on the machine can hand us work.
+Each subject runs in its own process and needs one waiting thread. No socket is opened, so that no other user
+can submit work.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
-from tumoar.cohort.supervise import Outcome, Tell, failed, supervise
+from tumoar.cohort.supervise import Outcome, Tell, record_failure, supervise
 from tumoar.vocabulary.errors import ResourceError, TumoarError
 
 
 def run_here(subjects: Sequence[Subject], order: Order, workers: int, tell: Tell) -> Iterator[Outcome]:
-    """Outcomes as they come; `tell` hears of the steps in between. What is left undone is stopped."""
+    """Run subjects and yield outcomes as they finish; `tell` receives progress. The rest is stopped."""
     stop = threading.Event()
 
     def turn(subject: Subject) -> Outcome:
@@ -41,17 +41,17 @@ def run_here(subjects: Sequence[Subject], order: Order, workers: int, tell: Tell
 
 
 def _outcome(future: Future[Outcome], subject: Subject, order: Order) -> Outcome:
-    """What a turn has to report; a fault of our own stops nobody else."""
+    """Outcome of a subject; an internal error does not stop the others."""
     try:
         return future.result()
     except Exception as fault:
-        # The message of a fault may hold a path, so a patient's name.
-        return failed(subject, order, TumoarError("fault", f"internal fault: {type(fault).__name__}"))
+        # The message of an exception may contain a path, and so a patient's name.
+        return record_failure(subject, order, TumoarError("fault", f"internal error: {type(fault).__name__}"))
 
 
 @contextmanager
 def spread_here(workers: int, threads: int) -> Iterator[Callable[..., list[Any]]]:
-    """A function over items, so many at a time in processes of their own: see `train.atlas.in_turn`."""
+    """Map a function over items in parallel processes; see `train.atlas.in_turn`."""
     from multiprocessing import active_children, get_context
 
     before = set(active_children())
@@ -74,7 +74,7 @@ def spread_here(workers: int, threads: int) -> Iterator[Callable[..., list[Any]]
 
 
 def _begin(threads: int) -> None:
-    """In each process: it ends with whoever started it, and leaves Ctrl-C to that one."""
+    """In each process: end with the parent, and leave Ctrl-C to it."""
     from multiprocessing import parent_process
 
     from tumoar.numerics.threads import use_threads

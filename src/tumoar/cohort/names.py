@@ -1,6 +1,6 @@
-"""The names of a cohort's files: one function for all of them, after BIDS derivatives.
+"""File names of a cohort, following BIDS derivatives.
 
-A name is made of labels that were checked here and of words of our own; nothing in it comes from a header.
+Names consist of checked labels and fixed words; nothing comes from a header.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import PurePosixPath
 from tumoar.vocabulary.errors import UsageError
 
 RESULTS = "results"
-"""Folder of the results as `tumoar segment` writes them, one folder each."""
+"""Folder of the results of `tumoar segment`, one subfolder each."""
 LOGS = "logs"
 SEGMENTATION = "tumoar"
 _IDENTIFIER = re.compile("[A-Za-z0-9._+-]{1,64}")
 _ENTITIES = ("space", "seg", "label")
-"""In the order that BIDS wants."""
+"""In the order that BIDS requires."""
 
 
 def label_of(text: str, what: str = "subject") -> str:
-    """The BIDS label of an identifier: its letters and digits; "sub-" or "ses-" before it is dropped."""
+    """BIDS label of an identifier: its letters and digits, without a prefix "sub-" or "ses-"."""
     plain = text.strip().removeprefix("sub-" if what == "subject" else "ses-")
     label = re.sub("[^A-Za-z0-9]", "", plain)
     if not _IDENTIFIER.fullmatch(plain) or not label:
@@ -35,7 +35,7 @@ def label_of(text: str, what: str = "subject") -> str:
 
 
 def case_name(subject: str, session: str = "") -> str:
-    """What a subject's, or session's, files begin with: "sub-01_ses-2"."""
+    """Prefix of the files of a subject or session: "sub-01_ses-2"."""
     return f"sub-{subject}_ses-{session}" if session else f"sub-{subject}"
 
 
@@ -49,7 +49,7 @@ def bids_path(case: str, suffix: str, extension: str, **entities: str) -> str:
 
 
 def tree_names(case: str, files: Iterable[str], reference: str) -> dict[str, str]:
-    """Where in the tree each file of a result belongs; files that BIDS has no name for are left out."""
+    """Path in the tree for each file of a result; files without a BIDS name are omitted."""
     out = {}
     for file in files:
         folder, _, name = file.rpartition("/")
@@ -68,7 +68,7 @@ def tree_names(case: str, files: Iterable[str], reference: str) -> dict[str, str
 
 
 def _plain(value: str) -> str:
-    """A value as BIDS wants it: Hippocampus_L becomes HippocampusL."""
+    """A value in BIDS form: Hippocampus_L becomes HippocampusL."""
     plain = re.sub("[^A-Za-z0-9]", "", value)
     if not plain:
         raise ValueError(f"a value needs a letter or digit, got '{value}'")

@@ -1,4 +1,4 @@
-"""What a cohort's run will do: for whom, with what limits, and what is there already."""
+"""Plan of a cohort run: subjects, limits, and existing results."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from tumoar.vocabulary.contrasts import (
     tumor_is_constrained,
 )
 from tumoar.vocabulary.errors import ChannelError, TumoarError, UnreadableFileError, UsageError
+from tumoar.vocabulary.notes import Note
 
 CASE_GB = 4.0
-"""Memory to plan for one patient: the forecast for four contrasts of a whole head at 1 mm is 2.6 GB."""
+"""Planned memory per patient; the forecast for four contrasts of a whole head at 1 mm is 2.6 GB."""
 MINUTES = 240.0
 RETRIES = 2
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one subject's process; `retries` are further attempts where one may help."""
+    """Limits of one subject's process; `retries` are further attempts after a temporary failure."""
 
     minutes: float = MINUTES
     gb: float = CASE_GB
@@ -39,17 +40,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class Order:
-    """What is done with every subject: plain values, for they travel to other machines."""
+    """Settings for every subject, as plain values that can be sent to other machines."""
 
     out: str
     flags: tuple[str, ...] = ()  # for `tumoar segment`
-    folder: str = "."  # where relative names among the flags begin
-    digest: str = ""  # of the flags and of the files that they name
+    folder: str = "."  # for relative paths among the flags
+    digest: str = ""  # of the flags and their files
     raw: str | None = None  # the BIDS dataset
     limits: Limits = field(default_factory=Limits)
     overwrite: bool = False
     version: str = __version__
-    command: tuple[str, ...] = ()  # in place of our own child process
+    command: tuple[str, ...] = ()  # instead of our own child process
 
     def result(self, name: str) -> Path:
         """Folder of a subject's result."""
@@ -61,7 +62,7 @@ class Order:
 
 
 def digest_flags(flags: Iterable[str], files: Iterable[Path]) -> str:
-    """SHA-256 of flags and of the files that they name."""
+    """SHA-256 of flags and the files that they name."""
     try:
         contents = [digest_of_file(path) for path in files]
     except OSError as error:
@@ -69,20 +70,22 @@ def digest_flags(flags: Iterable[str], files: Iterable[Path]) -> str:
     return hashlib.sha256(json.dumps([*flags, *contents]).encode()).hexdigest()
 
 
-def checked(
+def check_contrasts(
     subjects: Sequence[Subject], tumor: bool, table: Mapping[str, Contrast] | None = None
 ) -> list[Subject]:
-    """Subjects with what their contrasts alone tell: without a T1c or a FLAIR there is no tumor to find."""
+    """Check contrasts of all subjects: without T1c and FLAIR, tumor cannot be segmented."""
     out = []
     for subject in subjects:
         contrasts = [find_contrast(name, table) for name in subject.images]
         if tumor and not subject.problem and not tumor_is_constrained(contrasts):
             refusal = ChannelError(
-                "B41", "tumor cannot be told from these contrasts", found=", ".join(subject.images)
+                "B41", "these contrasts cannot identify tumor", found=", ".join(subject.images)
             )
             subject = replace(subject, code=refusal.exit_code, problem=str(refusal))
         elif tumor and not subject.problem and not core_is_identifiable(contrasts):
-            subject = replace(subject, notes=(*subject.notes, "no T1c: whole tumor only"))
+            subject = replace(
+                subject, notes=(*subject.notes, Note("B42", "no T1c, whole tumor only", level="info"))
+            )
         out.append(subject)
     return out
 
@@ -90,7 +93,7 @@ def checked(
 def select(
     subjects: Sequence[Subject], labels: Sequence[str], sessions: Sequence[str], index: int | None
 ) -> list[Subject]:
-    """Those named, or the one with this number, from 0; refused if there is none."""
+    """Select subjects by label and session, or by index from 0; refuse unknown ones."""
     if index is not None:
         if not 0 <= index < len(subjects):
             raise UsageError(
@@ -112,7 +115,7 @@ def select(
 
 
 def state_of_result(subject: Subject, order: Order) -> str:
-    """ "none", "whole" or "damaged"; whether it is of these images is found out when its turn comes."""
+    """State of a result: "none", "whole" or "damaged"; whether it is current is checked when it runs."""
     result = order.result(subject.name)
     if not os.path.lexists(result / MANIFEST):
         return "none"
@@ -124,13 +127,13 @@ def state_of_result(subject: Subject, order: Order) -> str:
 
 
 def has_checkpoints(subject: Subject, order: Order) -> bool:
-    """Whether an interrupted run can be continued."""
+    """Whether an interrupted run can be resumed."""
     result = order.result(subject.name)
     return result.with_name(f".{result.name}.checkpoints").is_dir()
 
 
 def fitting_workers(limits: Limits, subjects: int) -> int:
-    """As many as cores and free memory allow, at least one and no more than there is work for."""
+    """Number of workers that cores and free memory allow, between one and the number of subjects."""
     import psutil
 
     free = psutil.virtual_memory().available / 1e9
@@ -138,5 +141,5 @@ def fitting_workers(limits: Limits, subjects: int) -> int:
 
 
 def cores() -> int:
-    """Processor cores that we may use."""
+    """Available processor cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""What a cohort shows to others without what only its owner should see: names of files and folders.
+"""Remove names of files and folders from everything that a cohort shows to others.
 
-File names are given by people and often hold a patient's name. In logs, records and summaries an image is
-called by its contrast, any other file is not named, and paths are left out.
+File names often contain a patient's name. In logs, records and summaries, images are named by their contrast;
+other file names and paths are omitted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tumoar.io.manifest import MANIFEST, REPORT
 from tumoar.vocabulary.errors import plain_name, printable
 
 OWN = (MANIFEST, REPORT)
-"""Files that we have named, and that may be named."""
+"""Names of our own files, which may be shown."""
 SHORTEST = 4
-"""Letters of a name that is looked for in a text; a shorter one would be found in ordinary words."""
+"""Minimum length of a name to search for; shorter ones occur in ordinary words."""
 _REFUSAL = re.compile(r"(?P<begin>E\d+-\S+ .*)")
 _QUOTED = re.compile(r"(?P<quote>[\"'])/.*?(?P=quote)")
 _PATH = re.compile(r"(?<![\w./<)])/[^\s/|]+(?:/[^\s|]*)?|\(path\)/[^\s|]*")
 
 
-def without_names(text: str, subject: Subject) -> str:
-    """One line of a log, or a refusal, as others may see it."""
+def remove_names(text: str, subject: Subject) -> str:
+    """Remove names from a line of a log, or from a refusal."""
     text = printable(text)
     if _REFUSAL.fullmatch(text):
         parts = [_file(part, subject) for part in text.split(" | ")]
@@ -37,7 +37,7 @@ def without_names(text: str, subject: Subject) -> str:
 
 
 def _file(part: str, subject: Subject) -> str:
-    """The part of a refusal that names a file: by contrast, or not at all."""
+    """File part of a refusal: named by contrast, or omitted."""
     name = part.removeprefix("file: ")
     if name == part or name in (*OWN, *(f"the {contrast}" for contrast in subject.images)):
         return part
@@ -46,7 +46,7 @@ def _file(part: str, subject: Subject) -> str:
 
 
 def _known(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Names of a subject's images and folders, plain and as JSON writes them, and what to call them."""
+    """Names of a subject's images and folders, plain and as in JSON, and their replacements."""
     for contrast, image in subject.images.items():
         path = Path(image)
         folders = [str(p) for p in path.parents if p != Path(path.anchor)]

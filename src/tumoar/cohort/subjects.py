@@ -1,4 +1,4 @@
-"""Who is in a cohort: the subjects and sessions of a BIDS dataset, and which image is which contrast."""
+"""Find the subjects and sessions of a BIDS dataset, and the contrast of each image."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tumoar.cohort.names import case_name, label_of
 from tumoar.io.files import read_text
 from tumoar.vocabulary.contrasts import Contrast, default_contrasts
 from tumoar.vocabulary.errors import ChannelError, GeometryError, TumoarError, UnreadableFileError, UsageError
+from tumoar.vocabulary.notes import Note
 
 Suffixes = Mapping[tuple[str, bool], str]
 FOLDERS = ("anat", "ct")
@@ -20,24 +21,24 @@ _NIFTI = re.compile(r"(?P<entities>(?:[a-zA-Z0-9]+-[a-zA-Z0-9+]+_)+)(?P<suffix>[
 
 @dataclass(frozen=True)
 class Subject:
-    """One patient, or one session of one: images by contrast, and why it cannot be run if it cannot."""
+    """One patient or session: images by contrast, and the reason if it cannot be run."""
 
     label: str
     session: str = ""
     images: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     code: int = 0
     problem: str = ""
 
     @property
     def name(self) -> str:
-        """What its files begin with."""
+        """Prefix of its files."""
         return case_name(self.label, self.session)
 
 
 @dataclass(frozen=True)
 class Scan:
-    """An image of a dataset: what its name says."""
+    """An image of a dataset, described by its file name."""
 
     path: Path
     contrast: str
@@ -45,12 +46,12 @@ class Scan:
 
     @property
     def kind(self) -> dict[str, str]:
-        """What tells it from others of its contrast, apart from the number of its run."""
+        """Entities that distinguish it from others of its contrast, except the run."""
         return {k: v for k, v in self.entities.items() if k not in ("sub", "ses", "ce", "run")}
 
     @property
     def run(self) -> int:
-        """Number of its run, 0 if it has none."""
+        """Run number, 0 if absent."""
         digits = re.sub("[^0-9]", "", self.entities.get("run", ""))
         return int(digits) if digits else 0
 
@@ -58,18 +59,18 @@ class Scan:
 def find_subjects(
     root: Path, prefer: Sequence[str] = (), contrasts: Mapping[str, Contrast] | None = None
 ) -> list[Subject]:
-    """Everybody in a BIDS dataset, in the order of names; `prefer` holds entities such as "acq-mprage"."""
+    """Find all subjects of a BIDS dataset, sorted by name; `prefer` are entities such as "acq-mprage"."""
     suffixes = suffixes_of(default_contrasts() if contrasts is None else contrasts)
     for text in prefer:
         if not re.fullmatch("[a-z]+-[A-Za-z0-9+]+", text):
-            raise UsageError("prefer", "an entity is written key-value", found=text, do="say acq-mprage")
+            raise UsageError("prefer", "entities are written key-value", found=text, do="write acq-mprage")
     try:
         folders = sorted(p for p in root.iterdir() if p.name.startswith("sub-") and p.is_dir())
     except OSError as error:
         raise UnreadableFileError("B1", "cannot read the dataset", file=root) from error
     if not folders:
         raise UsageError(
-            "B61", "no subjects here", file=root, do="give a BIDS dataset (folders sub-…) or a list"
+            "B61", "no subjects found", file=root, do="give a BIDS dataset (folders sub-…) or a list"
         )
     out = []
     for folder in folders:
@@ -81,7 +82,7 @@ def find_subjects(
             refusal = UnreadableFileError("B1", "cannot read the subject's folder")
             out.append(_refused(label_of(folder.name), refusal))
     require_unique(out)
-    absent = UnreadableFileError("B1", "in participants.tsv, but there is no such folder")
+    absent = UnreadableFileError("B1", "listed in participants.tsv, but has no folder")
     known = {s.label.lower() for s in out}
     for label in _participants(root):
         if label.lower() not in known:
@@ -91,22 +92,22 @@ def find_subjects(
 
 
 def suffixes_of(contrasts: Mapping[str, Contrast]) -> Suffixes:
-    """Names of contrasts by BIDS suffix, and whether a contrast agent is named (ce-)."""
+    """Contrasts by BIDS suffix and presence of a contrast agent (ce-)."""
     return {(suffix, c.agent): c.name for c in contrasts.values() for suffix in c.bids}
 
 
 def require_unique(subjects: Sequence[Subject]) -> None:
-    """Refuse two of one name, whatever letters are capital: some disks do not tell those apart."""
+    """Refuse repeated names, regardless of letter case, which some disks ignore."""
     seen: set[str] = set()
     for subject in subjects:
         name = subject.name.lower()
         if name in seen:
-            raise UsageError("B61", f"{subject.name} is there twice", do="give every subject its own name")
+            raise UsageError("B61", f"{subject.name} appears twice", do="give every subject its own name")
         seen.add(name)
 
 
-def choose(scans: Sequence[Scan], prefer: Sequence[str]) -> tuple[Scan, str]:
-    """The one to take of several of a contrast, and what is to be said of it: never a silent guess."""
+def choose(scans: Sequence[Scan], prefer: Sequence[str]) -> tuple[Scan, Note | None]:
+    """Choose one of several images of a contrast and note the choice; refuse to guess."""
     wanted = [s for s in scans if all(s.entities.get(p.split("-")[0]) == p.split("-")[1] for p in prefer)]
     ranked = sorted(wanted or scans, key=lambda s: (len(s.kind), s.run))
     first = ranked[0]
@@ -115,14 +116,14 @@ def choose(scans: Sequence[Scan], prefer: Sequence[str]) -> tuple[Scan, str]:
         named = sorted({"_".join(f"{k}-{v}" for k, v in s.kind.items()) for s in (first, *rivals)})
         raise ChannelError(
             "B46",
-            f"{len(scans)} images may be the {first.contrast}",
+            f"{len(scans)} images could be the {first.contrast}",
             found=", ".join(named),
             do=f"choose with --prefer {named[0].split('_')[0]}",
         )
     if len(scans) == 1:
-        return first, ""
+        return first, None
     taken = "_".join(f"{k}-{v}" for k, v in first.entities.items() if k not in ("sub", "ses")) or "plainest"
-    return first, f"{first.contrast}: {len(scans)} images, {taken} taken"
+    return first, Note("B46", f"{len(scans)} images, {taken} used", level="info", where=first.contrast)
 
 
 def _subject(folder: Path, place: Path, prefer: Sequence[str], suffixes: Suffixes) -> Subject:
@@ -134,13 +135,16 @@ def _subject(folder: Path, place: Path, prefer: Sequence[str], suffixes: Suffixe
         for scan in scans:
             if {k: v for k, v in scan.entities.items() if k in ("sub", "ses")} != own:
                 raise GeometryError(
-                    "B34", "an image is named for somebody else", file=scan.path, do="put it where it belongs"
+                    "B34",
+                    "an image is named for another subject",
+                    file=scan.path,
+                    do="move it to its subject",
                 )
         for contrast in dict.fromkeys(s.contrast for s in scans):
             scan, note = choose([s for s in scans if s.contrast == contrast], prefer)
             if not scan.path.exists():
                 raise UnreadableFileError(
-                    "B1", "a link leads nowhere", file=scan.path, do="fetch the content (datalad get)"
+                    "B1", "broken link", file=scan.path, do="fetch the content (datalad get)"
                 )
             images[contrast] = str(scan.path.absolute())
             notes += [note] if note else []
@@ -157,7 +161,7 @@ def _refused(label: str, refusal: TumoarError, session: str = "") -> Subject:
 
 
 def _scans(place: Path, suffixes: Suffixes) -> list[Scan]:
-    """Images of a contrast that we know, by name; parts of complex images and single echoes are none."""
+    """Images of known contrasts, sorted by name, except parts of complex images and single echoes."""
     names = list(suffixes.values())
     return sorted(_named(place, suffixes), key=lambda s: (names.index(s.contrast), s.path.name))
 
@@ -177,7 +181,7 @@ def _named(place: Path, suffixes: Suffixes) -> Iterator[Scan]:
 
 
 def _participants(root: Path) -> list[str]:
-    """Labels of participants.tsv, if there is one."""
+    """Labels in participants.tsv, if it exists."""
     try:
         lines = read_text(root / "participants.tsv", "the list of participants").splitlines()
     except TumoarError:

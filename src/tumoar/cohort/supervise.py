@@ -1,4 +1,4 @@
-"""One subject from beginning to end: a process of its own, watched over, tried again, and recorded."""
+"""Run one subject in its own process: supervise, retry and record it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from typing import Any, BinaryIO, NamedTuple
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tumoar.cohort.plan import Order, cores
-from tumoar.cohort.private import without_names
+from tumoar.cohort.private import remove_names
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.tree import publish_tree, require_own_places
 from tumoar.io.dicom_folder import MOST_FILES
 from tumoar.io.files import read_bytes
-from tumoar.io.manifest import added, digest_of_file, read_manifest, replace_text
+from tumoar.io.manifest import add_files, digest_of_file, read_manifest, replace_text
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import (
     BusyError,
@@ -38,13 +38,13 @@ from tumoar.vocabulary.errors import (
     write_error,
 )
 
-POLL = 0.5  # seconds between looks at a process
-GRACE = 10.0  # seconds that a process has to end by itself
-PAUSE = 5.0  # seconds before the second attempt; each further one waits twice as long
+POLL = 0.5  # seconds between checks of a process
+GRACE = 10.0  # seconds for a process to end by itself
+PAUSE = 5.0  # seconds before the second attempt; doubled for each further one
 LARGEST_RECORD = 1 << 20
 LONGEST_LINE = 1 << 16
 MAY_HELP = (OutputError.exit_code, ResourceError.exit_code, BusyError.exit_code)
-"""A full disk, scarce memory and another run may be gone the next time; a bad image stays one."""
+"""Exit codes of temporary problems (full disk, low memory, another run); a bad image stays bad."""
 _REFUSAL = re.compile(r"E\d+-\S+ .+")
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _ITK_THREADS = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
@@ -54,7 +54,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a subject's turn ended: "done", "skipped" (it was done already), "failed" or "stopped"."""
+    """Outcome of a subject: "done", "skipped" (already done), "failed" or "stopped"."""
 
     name: str
     state: str
@@ -69,23 +69,23 @@ class Outcome:
 
 
 class Usage(NamedTuple):
-    """What a process has taken: seconds of all its cores, and resident memory at its peak in 10⁹ bytes."""
+    """Resources of a process: CPU seconds, and peak resident memory in 10⁹ bytes."""
 
     cpu_seconds: float = 0.0
     peak_gb: float = 0.0
 
 
 class End(NamedTuple):
-    """How a process ended; a negative code is the signal that ended it."""
+    """End of a process; a negative code is the signal that ended it."""
 
     code: int
     reason: str
     usage: Usage = Usage()
-    is_final: bool = True  # another attempt would end the same way
+    is_final: bool = True  # another attempt would not help
 
 
 class StoppedError(Exception):
-    """Nobody waits for this subject any more."""
+    """The subject is no longer wanted."""
 
 
 def supervise(
@@ -94,7 +94,7 @@ def supervise(
     tell: Tell = lambda event: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run a subject, unless the very same result is there; its outcome is also left as a record."""
+    """Run a subject unless the same result exists, and record its outcome."""
     start = time.monotonic()
     cpu, peak, attempts = 0.0, 0.0, 0
     try:
@@ -104,7 +104,7 @@ def supervise(
             require_own_places(subject, order)
             request = _request(subject, order)
             if not order.overwrite and is_finished(order.result(subject.name), request):
-                return _skipped(subject, order)
+                return _skip(subject, order)
             while True:
                 attempts += 1
                 end = _attempt(subject, order, attempts, tell, stopped)
@@ -113,8 +113,8 @@ def supervise(
                     break
                 _wait(PAUSE * 2 ** (attempts - 1), stopped)
             if end.code == 0:
-                with added(order.result(subject.name), cohort={"request": request}):
-                    pass  # no file, but who it is
+                with add_files(order.result(subject.name), cohort={"request": request}):
+                    pass  # no files, but the identity
                 publish_tree(subject, order)
     except TumoarError as refusal:
         end = End(refusal.exit_code, str(refusal))
@@ -135,15 +135,15 @@ def supervise(
     return outcome
 
 
-def failed(subject: Subject, order: Order, refusal: TumoarError) -> Outcome:
-    """The outcome of a subject that could not be watched to its end, recorded."""
+def record_failure(subject: Subject, order: Order, refusal: TumoarError) -> Outcome:
+    """Record the failure of a subject that could not be supervised to its end."""
     outcome = Outcome(subject.name, "failed", refusal.exit_code, str(refusal))
     write_record(subject, order, outcome)
     return outcome
 
 
-def _skipped(subject: Subject, order: Order) -> Outcome:
-    """The result is there; so must be its place in the tree, and a record that says so."""
+def _skip(subject: Subject, order: Order) -> Outcome:
+    """Skip a subject whose result exists; make sure that it is in the tree and recorded."""
     publish_tree(subject, order)
     if read_record(order, subject.name).state != "done":
         write_record(subject, order, Outcome(subject.name, "done"))
@@ -151,8 +151,8 @@ def _skipped(subject: Subject, order: Order) -> Outcome:
 
 
 def write_record(subject: Subject, order: Order, outcome: Outcome) -> None:
-    """Leave the outcome beside the log, for the summary; files are not named."""
-    outcome = replace(outcome, reason=without_names(outcome.reason, subject))
+    """Write the outcome next to the log, for the summary, without file names."""
+    outcome = replace(outcome, reason=remove_names(outcome.reason, subject))
     path = order.log(outcome.name, ".json")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def write_record(subject: Subject, order: Order, outcome: Outcome) -> None:
 
 
 def read_record(order: Order, name: str) -> Outcome:
-    """The outcome of a subject's last run; one without a state if there is none that can be read."""
+    """Read the outcome of a subject's last run; its state is empty if it cannot be read."""
     try:
         content = read_bytes(order.log(name, ".json"), "a record", LARGEST_RECORD)
         return TypeAdapter(Outcome).validate_json(content)
@@ -171,7 +171,7 @@ def read_record(order: Order, name: str) -> Outcome:
 
 
 def is_finished(result: Path, request: str) -> bool:
-    """Whether a result is whole, and that of this request."""
+    """Whether a result is complete and belongs to this request."""
     try:
         about = read_manifest(result).get("cohort", {})
     except TumoarError:
@@ -198,7 +198,7 @@ def fingerprint(path: Path) -> str:
 
 
 def _request(subject: Subject, order: Order) -> str:
-    """SHA-256 of images, flags and version: what a finished result is recognized by."""
+    """SHA-256 of images, flags and version, to recognize a finished result."""
     if order.version != __version__:
         raise UsageError(
             "version", "this worker has another version", found=__version__, do=f"install {order.version}"
@@ -211,14 +211,14 @@ def _request(subject: Subject, order: Order) -> str:
 
 
 def _attempt(subject: Subject, order: Order, attempt: int, tell: Tell, stopped: Callable[[], bool]) -> End:
-    """Start the process and watch it to its end."""
+    """Start the process and supervise it to its end."""
     log = order.log(subject.name, ".txt")
     threads = str(min(order.limits.threads, cores()))
     environment = os.environ | dict.fromkeys((*_THREADS, _ITK_THREADS), threads)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         if attempt == 1:
-            log.unlink(missing_ok=True)  # a pipe in its place would be waited for
+            log.unlink(missing_ok=True)  # opening a pipe in its place would block
         with open(log, "xb" if attempt == 1 else "ab") as file:
             begin = file.tell()
             child = subprocess.Popen(
@@ -245,11 +245,11 @@ def _attempt(subject: Subject, order: Order, attempt: int, tell: Tell, stopped: 
 
 
 def _write_log(child: subprocess.Popen[bytes], log: Path, subject: Subject) -> None:
-    """Write what a process says to its log, line by line, without names of files; a full disk loses lines."""
+    """Copy output of a process to its log without file names; lines are lost if the disk is full."""
     assert child.stdout is not None
     with child.stdout as said:
         for line in iter(lambda: said.readline(LONGEST_LINE), b""):
-            text = without_names(line.decode(errors="replace").rstrip(), subject)
+            text = remove_names(line.decode(errors="replace").rstrip(), subject)
             with suppress(OSError), open(log, "ab") as file:
                 file.write(f"{text}\n".encode())
 
@@ -271,22 +271,22 @@ def _watch(
     tell: Tell,
     stopped: Callable[[], bool],
 ) -> End:
-    """Follow a process; end it where it takes too long, too much, or is no longer wanted."""
+    """Supervise a process; end it if it exceeds its limits or is no longer wanted."""
     start, used, last = time.monotonic(), Usage(), ""
     limits = order.limits
     while True:
         with suppress(subprocess.TimeoutExpired):
             code = child.wait(POLL)
             writer.join(GRACE)
-            last = _told(log, last, tell)
-            return _ended(code, last, used)
-        last = _told(log, last, tell)
+            last = _read_progress(log, last, tell)
+            return _classify_end(code, last, used)
+        last = _read_progress(log, last, tell)
         used = usage(child.pid, used)
         if used.peak_gb > limits.gb:
             _end(child, signal.SIGKILL)
             refusal = ResourceError(
                 "memory",
-                "it took more memory than allowed",
+                "memory limit exceeded",
                 found=f"{used.peak_gb:.1f} GB",
                 do=f"allow more than {limits.gb:g} GB with --max-memory",
             )
@@ -295,16 +295,16 @@ def _watch(
             _end(child, signal.SIGTERM)
             refusal = ResourceError(
                 "time",
-                "it took longer than allowed",
+                "time limit exceeded",
                 found=f"{limits.minutes:g} minutes",
-                do="run the cohort again to continue it, with a longer --timeout",
+                do="run the cohort again with a longer --timeout to continue it",
             )
             return End(refusal.exit_code, str(refusal), used)
         if stopped():
             raise StoppedError
 
 
-def _ended(code: int, refusal: str, used: Usage) -> End:
+def _classify_end(code: int, refusal: str, used: Usage) -> End:
     if code == 0:
         return End(code, "", used)
     if code < 0:
@@ -313,8 +313,8 @@ def _ended(code: int, refusal: str, used: Usage) -> End:
     return End(code, refusal or f"ended with code {code}", used, is_final=code not in MAY_HELP)
 
 
-def _told(log: BinaryIO, last: str, tell: Tell) -> str:
-    """Pass on the newest step that the log tells of; returns the last refusal in it."""
+def _read_progress(log: BinaryIO, last: str, tell: Tell) -> str:
+    """Report the latest progress in the log; return its last refusal."""
     step = None
     for line in log:
         text = line.decode(errors="replace").strip()
@@ -329,7 +329,7 @@ def _told(log: BinaryIO, last: str, tell: Tell) -> str:
 
 
 def _end(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
-    """End a process and what it has started, gently at first if told so."""
+    """End a process and its children, gently first if requested."""
     if child.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, how)
@@ -344,7 +344,7 @@ def _end(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
 
 
 def usage(pid: int, before: Usage) -> Usage:
-    """What a process has taken by now; what it had `before` if it is gone."""
+    """Resources of a process so far; `before` if it has ended."""
     import psutil
 
     try:

@@ -1,6 +1,6 @@
-"""A result as part of a BIDS-derivatives tree: the files that `tumoar segment` wrote, under BIDS names.
+"""Publish results in a BIDS-derivatives tree: the files of `tumoar segment` under BIDS names.
 
-The files are linked, so that they take no further space; where a disk has no links they are copied.
+Files are hard links, which need no extra space; on disks without links they are copied.
 """
 
 from __future__ import annotations
@@ -15,37 +15,44 @@ from tumoar.cohort.names import LOGS, RESULTS, case_name, tree_names
 from tumoar.cohort.plan import Order
 from tumoar.cohort.subjects import Subject
 from tumoar.io.files import read_text, require_own
-from tumoar.io.manifest import MANIFEST, digest_of_file, digests, published, read_manifest, replace_text
+from tumoar.io.manifest import (
+    MANIFEST,
+    digest_files,
+    digest_of_file,
+    publish_folder,
+    read_manifest,
+    replace_text,
+)
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, TumoarError, UsageError, write_error
 
 WRITTEN = ".files.json"
-"""End of the name of a list of what we have put into the tree, among the logs."""
+"""Suffix of the list, in the logs, of files that we put into the tree."""
 BIDS_VERSION = "1.10.0"
 DESCRIPTION = "dataset_description.json"
 IGNORED = f"{RESULTS}\n{LOGS}\ngroup.*\n"
 README = """Tumors and organs at risk, outlined by tumoar. For research; not a medical device.
 
-sub-*/        labels (dseg), one mask and one vote fraction (probseg) per structure, named after BIDS
-results/      the same with everything else of each run: report.html, volumes.tsv, run.json …
-logs/         how each run went
-group.tsv     one row per subject or session: status, flags, volumes with the spread of the samples
-group.html    the same to look at, with pictures
+sub-*/        labels (dseg), one mask and one vote fraction (probseg) per structure, with BIDS names
+results/      all files of each run: report.html, volumes.tsv, run.json …
+logs/         log and outcome of each run
+group.tsv     one row per subject or session: status, notes, volumes with the spread of the samples
+group.html    the same as a page, with pictures
 """
 _KINDS = {
-    "dseg": "Structures and tumor, tumor over anatomy: vote over samples of the posterior",
-    "mask": "One structure, not cut by tumor: vote over samples of the posterior",
-    "probseg": "Share of samples of the posterior in which a voxel belongs to the structure",
+    "dseg": "Structures and tumor, tumor over anatomy: vote over posterior samples",
+    "mask": "One structure, not cut by tumor: vote over posterior samples",
+    "probseg": "Fraction of posterior samples in which a voxel belongs to the structure",
 }
 _COLUMNS = {
-    "tg263": "Structure that the label is part of, by its TG-263 name",
+    "tg263": "TG-263 name of the structure that the label belongs to",
     "snomed": "SNOMED CT concept",
 }
-"""Of the table of labels, beyond those that BIDS knows."""
+"""Columns of the label table that BIDS does not define."""
 
 
 def begin_tree(order: Order) -> None:
-    """What stands at the top of the tree; a folder of something else is refused."""
+    """Write the top-level files of the tree; refuse a folder with other content."""
     out = Path(order.out)
     if order.raw is not None and os.path.realpath(out) == os.path.realpath(order.raw):
         raise UsageError("output", "the output is the dataset itself", do="give another folder")
@@ -55,7 +62,7 @@ def begin_tree(order: Order) -> None:
             there = json.loads(read_text(out / DESCRIPTION, "the description of the output"))
             ours = there["GeneratedBy"][0]["Name"] == "tumoar"
         else:
-            # Another job of the same cohort may be about to begin it: hidden names are its unfinished files.
+            # Another job of the same cohort may be creating it: hidden names are its unfinished files.
             ours = not out.exists() or all(path.name.startswith(".") for path in out.iterdir())
     except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError, TumoarError):
         ours = False
@@ -77,7 +84,7 @@ def begin_tree(order: Order) -> None:
         if there != description:
             replace_text(out / DESCRIPTION, json.dumps(description, indent=1) + "\n")
         for name, text in (("README", README), (".bidsignore", IGNORED)):
-            if not (out / name).is_file():  # what others have written there is theirs
+            if not (out / name).is_file():  # keep existing files
                 replace_text(out / name, text)
         for folder in (RESULTS, LOGS):
             require_own(out, out / folder)
@@ -87,13 +94,13 @@ def begin_tree(order: Order) -> None:
 
 
 def require_own_places(subject: Subject, order: Order) -> None:
-    """Refuse where a link would lead what is written for a subject out of the output."""
+    """Refuse links through which files of a subject would be written outside the output."""
     for path in (order.result(subject.name), order.log(subject.name, ".txt"), _top(subject, order)):
         require_own(Path(order.out), path)
 
 
 def publish_tree(subject: Subject, order: Order) -> None:
-    """Put a finished result into the tree, unless it is there already; it appears whole."""
+    """Add a finished result to the tree atomically, unless it is already there."""
     result, out = order.result(subject.name), Path(order.out)
     manifest = read_manifest(result)
     files, reference = manifest["files"], manifest.get("reference")
@@ -106,7 +113,7 @@ def publish_tree(subject: Subject, order: Order) -> None:
     top = _top(subject, order)
     written = _written(subject, order) | set(files.values())
     _require_untouched(top, written)
-    with published(top, "the tree") as work:
+    with publish_folder(top, "the tree") as work:
         for source, target in names.items():
             path = work / Path(target).name
             _link(result / source, path)
@@ -114,13 +121,13 @@ def publish_tree(subject: Subject, order: Order) -> None:
                 suffix = path.name.removesuffix(".nii.gz").rpartition("_")[2]
                 card = json.dumps(_card(subject, order, suffix, reference), indent=1) + "\n"
                 path.with_name(path.name.replace(".nii.gz", ".json")).write_text(card, encoding="utf-8")
-        # Before the files are in their place, so that they can always be told from those of others.
-        listed = sorted(written | set(digests(work).values()))
+        # Written before the files are moved, so that they can always be recognized as ours.
+        listed = sorted(written | set(digest_files(work).values()))
         replace_text(order.log(subject.name, WRITTEN), json.dumps(listed, indent=1) + "\n")
 
 
 def _written(subject: Subject, order: Order) -> set[str]:
-    """SHA-256 of every file that we have put into a subject's part of the tree, as far as it is known."""
+    """SHA-256 of every file that we put into a subject's part of the tree, as far as known."""
     try:
         listed = json.loads(read_text(order.log(subject.name, WRITTEN), "the list of files"))
         return {digest for digest in listed if isinstance(digest, str)}
@@ -129,7 +136,7 @@ def _written(subject: Subject, order: Order) -> set[str]:
 
 
 def _require_untouched(top: Path, written: set[str]) -> None:
-    """Refuse to replace a folder of the tree in which somebody has changed or added a file."""
+    """Refuse to replace a folder of the tree in which a file was changed or added."""
     for path in sorted(top.rglob("*")):
         is_file = path.is_file() and not path.is_symlink()
         if not (digest_of_file(path) in written if is_file else path.is_dir() and not path.is_symlink()):
@@ -146,7 +153,7 @@ def _top(subject: Subject, order: Order) -> Path:
 
 
 def _card(subject: Subject, order: Order, suffix: str, reference: str) -> dict[str, Any]:
-    """What BIDS wants to know of an image; files outside a dataset are not named."""
+    """BIDS sidecar of an image; files outside a dataset are not named."""
     card: dict[str, Any] = {"Description": _KINDS[suffix], "Manual": False}
     if suffix == "mask":
         card["Type"] = "ROI"
@@ -165,20 +172,20 @@ def _card(subject: Subject, order: Order, suffix: str, reference: str) -> dict[s
 
 
 def links_to_raw(order: Order) -> bool:
-    """Whether the dataset can be linked to without a name of a folder: the output lies within it."""
+    """Whether the dataset can be linked without a folder name: the output is inside it."""
     if order.raw is None:
         return False
     return set(Path(os.path.relpath(order.raw, order.out)).parts) <= {".."}
 
 
 def is_plain(name: str) -> bool:
-    """Whether a BIDS file name holds nothing but whom, when, and what kind of image."""
+    """Whether a BIDS file name contains only subject, session and kind of image."""
     entities = [part.partition("-")[0] for part in name.split("_")[:-1]]
     return set(entities) <= {"sub", "ses", "ce", "run"}
 
 
 def _is_same(source: Path, target: Path, digest: str) -> bool:
-    """Whether the tree has this very file, or a copy of it."""
+    """Whether the tree has this file, or a copy of it."""
     try:
         return os.path.samestat(source.stat(), target.stat()) or digest_of_file(target) == digest
     except OSError:

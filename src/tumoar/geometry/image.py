@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.vocabulary.contrasts import Contrast
+from tumoar.vocabulary.notes import Note
 
 FloatArray = npt.NDArray[np.floating]
 
@@ -93,13 +94,13 @@ def frame_digest(frame: str | None) -> str:
 class Image:
     """Voxel values on their grid, in stored axis order; `source` is a file name without path.
 
-    `notes` are remarks from reading the file, as pairs of an id (docs/errors.md) and a text.
+    `notes` are remarks from reading the file.
     """
 
     data: npt.NDArray[np.generic]
     grid: Grid
     source: str = ""
-    notes: tuple[tuple[str, str], ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
         data = np.asarray(self.data).view()
@@ -155,7 +156,7 @@ class Case:
     reference: str
     inputs: tuple[Input, ...]
     skull_stripped: bool
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     excluded: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
@@ -191,7 +192,7 @@ class Case:
         for given in self.inputs:
             if given.name == name:
                 return given
-        raise KeyError(f"no input '{name}'; inputs: {', '.join(i.name for i in self.inputs)}")
+        raise KeyError(f"no input '{name}'; there are: {', '.join(i.name for i in self.inputs)}")
 
 
 def is_canonical(grid: Grid) -> bool:

@@ -1,7 +1,7 @@
-"""Checkpoints of a run: arrays under a name, two generations, each with its checksum.
+"""Checkpoints of a run: named sets of arrays, each kept in two generations with a checksum.
 
-A checkpoint belongs to one run: case, model, settings and seed, together its `key`. What is damaged counts as
-absent, and the generation before it is used; what belongs to another run is refused.
+A checkpoint belongs to one run, identified by its `key`: case, model, settings and seed. A damaged checkpoint
+counts as absent and the previous generation is used; a checkpoint of another run is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tumoar.vocabulary.errors import IntegrityError, TumoarError, write_error
 
 Arrays = dict[str, npt.NDArray]
 _HASH = 64
-_MAX_BYTES = 16 * 1024**3  # a whole head at 1 mm with all contrasts has less than one
+_MAX_BYTES = 16 * 1024**3  # a whole head at 1 mm with all contrasts needs less than one
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Checkpoints:
     key: str
 
     def load(self, name: str) -> Arrays | None:
-        """The newest whole checkpoint of this name, if there is one."""
+        """Return the newest intact checkpoint of this name, if there is one."""
         for path in (self.folder / f"{name}.ckpt", self.folder / f"{name}.before.ckpt"):
             found = self._read(path)
             if found is not None:
@@ -42,7 +42,7 @@ class Checkpoints:
         return None
 
     def save(self, name: str, arrays: Arrays) -> None:
-        """Write a new generation; the one before stays until the next."""
+        """Write a new generation; the previous one is kept until the next."""
         stream = io.BytesIO()
         np.savez(stream, **arrays)  # type: ignore[arg-type]
         content = stream.getvalue()
@@ -51,7 +51,7 @@ class Checkpoints:
         temporary = path.with_suffix(".part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            temporary.unlink(missing_ok=True)  # left by a killed run, or a link that somebody has put there
+            temporary.unlink(missing_ok=True)  # left by a killed run, or a link placed there
             with open(temporary, "xb") as file:
                 file.write(head)
                 file.write(content)
@@ -78,23 +78,23 @@ class Checkpoints:
             raise IntegrityError(
                 "B60",
                 "the interrupted run had other images, settings or another model",
-                do="start anew with --overwrite, or with another output folder",
+                do="start over with --overwrite, or choose another output folder",
             )
         return _arrays(rest)
 
     def _require_own(self, path: Path) -> None:
-        """Refuse what another user has put there: nothing in a checkpoint can be told from our own."""
+        """Refuse checkpoints of another user: their content cannot be distinguished from our own."""
         if not path.exists() or {owner(self.folder), owner(path)} <= {os.geteuid(), self._new_owner()}:
             return
         raise IntegrityError(
             "B60",
-            "the interrupted run is somebody else's",
+            "the interrupted run belongs to another user",
             file=self.folder,
             do="choose another output folder",
         )
 
     def _new_owner(self) -> int:
-        """Who owns what we write there: some shared disks give every file to one user."""
+        """Owner of new files there: some shared disks assign every file to one user."""
         try:
             with tempfile.TemporaryFile(dir=self.folder) as file:
                 return os.fstat(file.fileno()).st_uid
@@ -103,12 +103,12 @@ class Checkpoints:
 
 
 def owner(path: Path) -> int:
-    """The user whose file or folder it is."""
+    """User ID of the owner of a file or folder."""
     return os.stat(path).st_uid
 
 
 def _arrays(content: bytes) -> Arrays | None:
-    """The arrays as `save` packs them, uncompressed; None for anything else, a bomb or a pickle among it."""
+    """Arrays as `save` packs them, uncompressed; None for anything else, including zip bombs and pickles."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if sum(part.file_size for part in archive.infolist()) > len(content):

@@ -11,7 +11,7 @@ from tumoar.vocabulary.errors import ModelFileError
 
 
 def read_contrasts(path: str | Path | None, model: str | Path | None = None) -> dict[str, Contrast] | None:
-    """The contrasts in the package with the rows of a file, checked against the model; None without one."""
+    """Read contrasts from a file and add them to those in the package; None without a file."""
     if path is None:
         return None
     table = read_toml(path, "the table of contrasts")

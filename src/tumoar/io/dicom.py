@@ -1,7 +1,8 @@
-"""CT and MR series: what a folder holds, and one series as an image on its grid.
+"""Read CT and MR series from folders.
 
-Geometry comes from ImagePositionPatient, ImageOrientationPatient and PixelSpacing alone, slice by slice. A
-series that is not one even stack of parallel slices is refused, never stretched, rectified or picked from.
+Geometry comes only from ImagePositionPatient, ImageOrientationPatient and PixelSpacing of each slice. A
+series that is not one evenly spaced stack of parallel slices is refused; it is never stretched, rectified or
+subsampled.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from tumoar.io.dicom_file import (
     refusing,
     vector,
 )
-from tumoar.io.dicom_folder import CLASSES, gaps_in, slices_in
-from tumoar.io.files import opened
-from tumoar.io.identity import Person, merged, person_of, same_person
+from tumoar.io.dicom_folder import CLASSES, note_gaps, slices_in
+from tumoar.io.files import open_file
+from tumoar.io.identity import Person, is_same_person, merge_people, person_of
 from tumoar.io.nifti import MAX_VOXELS
 from tumoar.io.nifti_header import COPY_AGAIN
 from tumoar.io.rois import STUDY
@@ -47,19 +48,20 @@ from tumoar.vocabulary.errors import (
     TumoarError,
     UnreadableFileError,
 )
+from tumoar.vocabulary.notes import Note
 
 SAME_PLACE = 0.01  # mm
 UNEVEN, UNEVEN_MM = 0.01, 0.05  # of the spacing, or mm
 SHEAR = 1e-3
 MOST_FRAMES = 20_000  # of one file
-MOST_SCALE = 1e9  # of slope and intercept; whole numbers up to it are exact
+MOST_SCALE = 1e9  # of slope and intercept; integers up to it are exact
 
 Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """One frame of one file: its place and directions (LPS), and how its values are scaled."""
+    """One frame of one file: position and directions (LPS), and scaling of its values."""
 
     path: Path
     frame: int
@@ -74,7 +76,7 @@ class Slice:
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Slices that belong together, not yet known to be one even stack; `person` is never shown."""
+    """Slices that belong together, not yet checked to be one even stack; `person` is never shown."""
 
     modality: str
     slices: tuple[Slice, ...]
@@ -84,7 +86,7 @@ class Series:
     order: int
     person: Person = field(repr=False)
     headers: Mapping[Path, Dataset] = field(repr=False)
-    notes: tuple[tuple[str, str], ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def uid(self) -> str:
@@ -93,35 +95,35 @@ class Series:
 
     @property
     def name(self) -> str:
-        """What it is called in tables and messages: nothing from its text."""
+        """Name for tables and messages; it contains no text of the header."""
         return f"{self.modality} series of {len(self.slices)} slices"
 
 
-# ---- what a folder holds -----------------------------------------------------------------------------------
+# ---- content of a folder -----------------------------------------------------------------------------------
 
 
 def find_series(folder: Path) -> list[Series]:
-    """All CT and MR series below a folder, in the order of their numbers; other objects are passed over."""
+    """Find all CT and MR series below a folder, sorted by series number; other objects are skipped."""
     groups: dict[tuple[object, ...], list[tuple[Path, Dataset]]] = {}
     for path, data in slices_in(folder):
         with refusing(path):
             groups.setdefault(_key(data, path.name), []).append((path, data))
     found = [_series(members) for members in groups.values()]
-    found = [replace(s, notes=_gaps(s, found)) for s in found]
+    found = [replace(s, notes=_note_gaps(s, found)) for s in found]
     return sorted(found, key=lambda s: (s.order, s.uid))
 
 
-def _gaps(series: Series, found: Sequence[Series]) -> tuple[tuple[str, str], ...]:
-    """What its counters say that the folder lacks; stacks of one series are counted together."""
+def _note_gaps(series: Series, found: Sequence[Series]) -> tuple[Note, ...]:
+    """Note missing slices according to the counters; stacks of one series are counted together."""
     headers = [h for other in found if other.uid == series.uid for h in other.headers.values()]
     if any("PerFrameFunctionalGroupsSequence" in h for h in headers):
         return ()
     with refusing(series.slices[0].path):
-        return gaps_in(headers)
+        return note_gaps(headers)
 
 
 def _key(data: Dataset, name: str) -> tuple[object, ...]:
-    """What slices of one stack have in common: series, size, directions, echo."""
+    """Key that all slices of one stack share: series, size, directions, echo."""
     if "PerFrameFunctionalGroupsSequence" in data:
         return data.get("SeriesInstanceUID"), data.get("SOPInstanceUID")
     turned = tuple(np.round(directions(data, name).ravel(), 2) + 0.0)
@@ -134,7 +136,7 @@ def _series(members: Sequence[tuple[Path, Dataset]]) -> Series:
         slices = tuple(s for p, data in members for s in _slices(p, data))
         for _, data in members:
             for keyword in (*STUDY, "SeriesInstanceUID", "SOPInstanceUID", "SpecificCharacterSet"):
-                data.get(keyword)  # decoded now, within reach of a refusal
+                data.get(keyword)  # decode now, where errors become refusals
         frames = {str(d.get("FrameOfReferenceUID") or "") for _, d in members}
         people = {person_of(d) for _, d in members}
         order = int(first.get("SeriesNumber") or 0)
@@ -142,11 +144,11 @@ def _series(members: Sequence[tuple[Path, Dataset]]) -> Series:
         is_mosaic = "MOSAIC" in [str(v).upper() for v in first.get("ImageType") or []]
     if len(frames) > 1:
         raise GeometryError("B33", "slices of one series have different frames of reference", file=path.name)
-    if not all(same_person(one, other) for one, other in combinations(people, 2)):
+    if not all(is_same_person(one, other) for one, other in combinations(people, 2)):
         raise GeometryError("B34", "slices of one series are from different patients", file=path.name)
     modality = CLASSES[str(first.SOPClassUID)]
     return Series(
-        modality, slices, frames.pop() or None, guess, is_mosaic, order, merged(people), dict(members)
+        modality, slices, frames.pop() or None, guess, is_mosaic, order, merge_people(people), dict(members)
     )
 
 
@@ -217,7 +219,7 @@ def _slice(
 
 
 def only_series(folder: Path, which: int | None = None) -> Series:
-    """The one series of a folder, or the one with this place in its list."""
+    """Return the only series of a folder, or the one with this number in its list."""
     found = find_series(folder)
     if not found:
         raise UnreadableFileError(
@@ -225,24 +227,24 @@ def only_series(folder: Path, which: int | None = None) -> Series:
         )
     if which is not None:
         if not 1 <= which <= len(found):
-            raise ChannelError("B46", f"there is no series {which}", found=_listed(found))
+            raise ChannelError("B46", f"there is no series {which}", found=_list_series(found))
         return found[which - 1]
     if len(found) > 1:
         raise ChannelError(
             "B46",
             f"{len(found)} series in this folder",
-            found=_listed(found),
-            do="name one by its number, as in FOLDER#2",
+            found=_list_series(found),
+            do="choose one by its number, as in FOLDER#2",
         )
     return found[0]
 
 
-def _listed(found: Sequence[Series]) -> str:
+def _list_series(found: Sequence[Series]) -> str:
     return ", ".join(f"#{i} {s.name} ({s.guess.text})" for i, s in enumerate(found, 1))
 
 
 def grid_of(series: Series) -> tuple[Grid, tuple[Slice, ...]]:
-    """The grid of an array [column, row, slice], and the slices in its order."""
+    """Grid of an array [column, row, slice], and the slices in this order."""
     if series.is_mosaic:
         raise ChannelError("B49", "mosaic images are not read", found=series.name, do="export plain slices")
     first = series.slices[0]
@@ -275,20 +277,20 @@ def grid_of(series: Series) -> tuple[Grid, tuple[Slice, ...]]:
 
 
 def _require_straight(slices: Sequence[Slice], along: Vector, name: str) -> None:
-    """Refuse where a slice within the stack lies beside the line of the others."""
+    """Refuse a stack in which a slice is shifted sideways."""
     corners = np.array([s.corner for s in slices])
     beside = np.linalg.norm(corners - corners[0] - np.arange(len(slices))[:, None] * along, axis=1)
     if beside.max() > max(UNEVEN * float(np.linalg.norm(along)), UNEVEN_MM) * 2:
         raise GeometryError(
             "B45",
-            "slices do not lie above one another",
+            "slices are not stacked in line",
             found=f"{beside.max():.2f} mm beside, {name}",
             do="export the whole series",
         )
 
 
 def _even_step(depth: Vector, name: str) -> float:
-    """The distance between slices (mm); refused where it is not the same everywhere."""
+    """Distance between slices (mm); uneven distances are refused."""
     if len(depth) == 1:
         return 1.0
     gaps = np.diff(depth)
@@ -296,7 +298,7 @@ def _even_step(depth: Vector, name: str) -> float:
     if same:
         raise ChannelError(
             "B46",
-            f"{same} slices lie where another one lies",
+            f"{same} slices share a position with another slice",
             found=name,
             do="give one acquisition, echo or time point",
         )
@@ -317,7 +319,7 @@ def _even_step(depth: Vector, name: str) -> float:
 
 
 def _thickness(header: Dataset) -> float:
-    """Of a single slice, mm; 1 mm where it does not say."""
+    """Slice thickness in mm; 1 mm if absent."""
     try:
         thickness = number(header, "SliceThickness", "") or 1.0
     except TumoarError:
@@ -328,12 +330,12 @@ def _thickness(header: Dataset) -> float:
 
 
 def read_series(series: Series) -> Image:
-    """The values of a series, each slice scaled by its own slope and intercept."""
+    """Read a series, each slice scaled by its own slope and intercept."""
     return read_hashed(series)[0]
 
 
 def read_hashed(series: Series) -> tuple[Image, str]:
-    """As `read_series`, with the digest (`digest_of`) of the very bytes that were read."""
+    """Like `read_series`, with the digest (`digest_of`) of the bytes that were read."""
     grid, slices = grid_of(series)
     if math.prod(grid.shape) > MAX_VOXELS:
         raise ResourceError("B6", "image too large", found=series.name, do="export the head alone")
@@ -357,11 +359,11 @@ def read_hashed(series: Series) -> tuple[Image, str]:
                 values.astype(np.int32) + int(s.intercept) if is_whole else values * s.slope + s.intercept
             )
         digests.append(digest)
-    return Image(out.transpose(2, 1, 0), grid, series.name, series.notes), _joined(digests)
+    return Image(out.transpose(2, 1, 0), grid, series.name, series.notes), _join_digests(digests)
 
 
 def _require_unchanged(data: Dataset, slices: Sequence[Slice], series: Series) -> None:
-    """Refuse a file that is no longer the one whose place was judged."""
+    """Refuse a file that changed after its header was checked."""
     path = slices[0].path
     again = {s.frame: s for s in _slices(path, data)}
     same = person_of(data) == person_of(series.headers[path])
@@ -377,16 +379,16 @@ def _is_same(one: Slice, other: Slice) -> bool:
 
 
 def digest_of(series: Series) -> str:
-    """SHA-256 over the files of a series, whatever their names."""
+    """SHA-256 over the files of a series, independent of their names."""
     digests = []
     for path in {s.path for s in series.slices}:
         digest = hashlib.sha256()
-        with opened(path, "the DICOM file", MOST_BYTES) as file:
+        with open_file(path, "the DICOM file", MOST_BYTES) as file:
             while chunk := file.read(CHUNK):
                 digest.update(chunk)
         digests.append(digest.hexdigest())
-    return _joined(digests)
+    return _join_digests(digests)
 
 
-def _joined(digests: Sequence[str]) -> str:
+def _join_digests(digests: Sequence[str]) -> str:
     return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()

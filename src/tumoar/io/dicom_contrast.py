@@ -1,4 +1,4 @@
-"""What contrast a series seems to have, by its timing, its agent and its names: a guess, for tables only."""
+"""Guess the contrast of a series from its timing, contrast agent and description; used in tables only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = {
     "T2": r"t2w?",
     "T1": r"t1w?|mprage|mp.?rage|bravo|spgr|tfe|flash|vibe",
 }
-"""Words of descriptions by contrast; earlier ones win, because a FLAIR may also say T2."""
+"""Words in descriptions by contrast; the first match wins, because a FLAIR may also say T2."""
 
 ENHANCED = r"gd|gad\w*|ce|post|km|contrast|\+c|t1c|t1ce"
 PLAIN = r"pre|native|nativ|ohne|without|no"
@@ -26,19 +26,19 @@ PLAIN = r"pre|native|nativ|ohne|without|no"
 
 @dataclass(frozen=True)
 class Guess:
-    """A contrast and how far to believe it, 0 to 1."""
+    """A contrast and the confidence in it, 0 to 1."""
 
     contrast: str
     confidence: float
 
     @property
     def text(self) -> str:
-        """For a table."""
+        """Text for a table."""
         return f"{self.contrast} {100 * self.confidence:.0f} %"
 
 
 def guess_contrast(header: Dataset) -> Guess:
-    """Timing and words are two witnesses: a guess is good where they agree, poor where they do not."""
+    """Guess from timing and words: confidence is high if both agree, low if they do not."""
     if str(header.SOPClassUID).startswith("1.2.840.10008.5.1.4.1.1.2"):
         is_scout = "LOCALIZER" in [str(v).upper() for v in header.get("ImageType") or []]
         return Guess("localizer" if is_scout else "CT", 0.98)
@@ -61,7 +61,7 @@ def guess_contrast(header: Dataset) -> Guess:
 
 
 def _by_timing(header: Dataset) -> str | None:
-    """From echo, repetition and inversion times in ms."""
+    """Contrast from echo, repetition and inversion times in ms."""
     echo, repetition, inversion = (
         _milliseconds(header, k) for k in ("EchoTime", "RepetitionTime", "InversionTime")
     )

@@ -1,4 +1,4 @@
-"""One DICOM file: opened, or refused in one sentence that repeats nothing of its text."""
+"""Open one DICOM file, or refuse it in one sentence that quotes none of its text."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pydicom.errors import InvalidDicomError
 from pydicom.filereader import _read_file_meta_info, read_preamble
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ImplicitVRLittleEndian
 
-from tumoar.io.files import opened, read_bytes
+from tumoar.io.files import open_file, read_bytes
 from tumoar.io.nifti_header import COPY_AGAIN, FARTHEST
 from tumoar.vocabulary.errors import GeometryError, ResourceError, TumoarError, UnreadableFileError
 
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 MOST_BYTES = 1024**3  # of one file, and of its pixels unpacked
-MOST_ITEMS, ITEM = 10**6, b"\xfe\xff\x00\xe0"  # of all sequences of a file; the tag that each begins with
+MOST_ITEMS, ITEM = 10**6, b"\xfe\xff\x00\xe0"  # in all sequences of a file; the tag that starts each
 MOST_SIDE = 65535  # rows or columns: they are stored in 16 bits
-PIXEL_SPACING = (1e-3, 1e3)  # mm; what is outside is no length at all, whatever the image shows
+PIXEL_SPACING = (1e-3, 1e3)  # mm; values outside are not lengths, whatever the image shows
 CHUNK = 1024**2
 UNCOMPRESSED = "export it uncompressed"
 
@@ -34,46 +34,46 @@ Matrix = npt.NDArray[np.float64]
 
 
 def is_marked(start: bytes) -> bool:
-    """Whether the first 132 bytes of a file carry the mark of DICOM behind its preamble."""
+    """Whether the first 132 bytes of a file have the DICOM magic after the preamble."""
     return start[128:132] == b"DICM"
 
 
 UNDEFINED = 0xFFFFFFFF
-"""The length of what ends with a delimiter."""
+"""Length of elements that end with a delimiter."""
 
 
 def open_dicom(path: Path, *, pixels: bool = True) -> Dataset:
-    """The data set of a file; files without a preamble are read if they are DICOM all the same."""
-    with refusing(path), opened(path, "the DICOM file", MOST_BYTES) as file:
+    """Read the data set of a file; DICOM files without a preamble are accepted."""
+    with refusing(path), open_file(path, "the DICOM file", MOST_BYTES) as file:
         return parse_dicom(file, path.name, pixels=pixels)
 
 
 def read_dicom(path: Path) -> tuple[Dataset, str]:
-    """The data set of a file and the SHA-256 of the very bytes it was read from."""
+    """Read the data set of a file and the SHA-256 of the bytes it was read from."""
     with refusing(path):
         content = read_bytes(path, "the DICOM file", MOST_BYTES)
         return parse_dicom(io.BytesIO(content), path.name), hashlib.sha256(content).hexdigest()
 
 
 def parse_dicom(file: BinaryIO, name: str, *, pixels: bool = True) -> Dataset:
-    """The data set of an open file; call it within `refusing`."""
+    """Parse the data set of an open file; call it within `refusing`."""
     if _has_many_items(file):
         raise UnreadableFileError("B52", "file structure not plausible", file=name)
     file.seek(0)
     read_preamble(file, force=True)
     if _read_file_meta_info(file).get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
-        # It would be unpacked whole, however large it claims to be.
+        # It would be inflated completely, whatever its size.
         raise UnreadableFileError("B48", "deflated DICOM is not read", file=name, do=UNCOMPRESSED)
     file.seek(0)
     data = dcmread(file, stop_before_pixels=not pixels, force=True)
-    # Values are decoded when they are asked for: this one here, where what is wrong with it is a refusal.
+    # Values are decoded on access: access this one here, where errors become refusals.
     if not str(data.get("SOPClassUID") or ""):
         raise UnreadableFileError("B48", "not a DICOM file", file=name, do="check the name")
     return data
 
 
 def require_whole(data: Dataset, name: str) -> None:
-    """Refuse a file that ends within one of its elements: pydicom reads what there is of a sequence."""
+    """Refuse a file that ends inside an element: pydicom reads truncated sequences without error."""
     for tag in data.keys():  # noqa: SIM118 - the elements themselves would be decoded
         element: Any = data.get_item(tag)
         if isinstance(element, RawDataElement):
@@ -91,16 +91,16 @@ def _has_many_items(file: BinaryIO) -> bool:
     count, rest = 0, b""
     while chunk := file.read(CHUNK):
         count += (rest + chunk).count(ITEM)
-        rest = chunk[1 - len(ITEM) :]  # too short to be counted twice
+        rest = chunk[1 - len(ITEM) :]  # too short to count a tag twice
     return count > MOST_ITEMS
 
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Whatever a damaged file makes pydicom raise, as a refusal."""
+    """Turn any exception that pydicom raises on a damaged file into a refusal."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they quote values of the file
+            warnings.simplefilter("ignore")  # warnings quote values of the file
             yield
     except TumoarError:
         raise
@@ -112,7 +112,7 @@ def refusing(path: Path) -> Iterator[None]:
         ) from error
     except InvalidDicomError as error:
         raise UnreadableFileError("B48", "not a DICOM file", file=path.name, do="check the name") from error
-    except Exception as error:  # pydicom raises what its many parsers raise
+    except Exception as error:  # pydicom raises many types
         raise UnreadableFileError(
             "B48", "DICOM file damaged", file=path.name, found=type(error).__name__, do=COPY_AGAIN
         ) from error
@@ -133,10 +133,12 @@ def pixels_of(data: Dataset, name: str) -> npt.NDArray[Any]:
     if not 0 < unpacked <= MOST_BYTES:
         raise ResourceError("B6", "image too large", file=name, do="export it in parts")
     if len(data.PixelData or b"") > 2 * unpacked + CHUNK:
-        # Run-length coding unpacks all that is there, 64 bytes of one, before it is compared with the claim.
-        raise UnreadableFileError("B48", "more pixel data than its size says", file=name, do=COPY_AGAIN)
+        # RLE decoding expands all data, up to 64 times, before the size is compared with the header.
+        raise UnreadableFileError("B48", "more pixel data than the header states", file=name, do=COPY_AGAIN)
     if syntax is None:
-        data.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian  # what a file without a header has to be
+        data.file_meta.TransferSyntaxUID = (
+            ImplicitVRLittleEndian  # required of a file without meta information
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -149,7 +151,7 @@ def pixels_of(data: Dataset, name: str) -> npt.NDArray[Any]:
 
 
 def number(data: Dataset, keyword: str, name: str) -> float:
-    """A value that has to be there and to be a number."""
+    """A required number."""
     try:
         value = float(data[keyword].value)
     except (KeyError, TypeError, ValueError) as error:
@@ -160,7 +162,7 @@ def number(data: Dataset, keyword: str, name: str) -> float:
 
 
 def count(data: Dataset, keyword: str, name: str, most: int = MOST_SIDE) -> int:
-    """A whole number from 1 on that has to be there."""
+    """A required integer, at least 1."""
     value = number(data, keyword, name)
     if not (value.is_integer() and 1 <= value <= most):
         raise UnreadableFileError("B48", f"no usable {keyword}", file=name, do=COPY_AGAIN)
@@ -168,7 +170,7 @@ def count(data: Dataset, keyword: str, name: str, most: int = MOST_SIDE) -> int:
 
 
 def vector(data: Dataset, keyword: str, size: int, name: str) -> Matrix:
-    """Several numbers that have to be there; geometry cannot be trusted without them."""
+    """A required vector of numbers; geometry cannot be trusted without it."""
     try:
         value = np.array([float(v) for v in data[keyword].value])
     except (KeyError, TypeError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""The slices in a folder: every file is looked into, and none that may be a slice goes missing unseen.
+"""Find the slices in a folder; no file that may be a slice is skipped silently.
 
-A study on disk holds more than slices: a DICOMDIR, text, thumbnails, what the file manager leaves. These are
-passed over. Refused is what carries the mark of DICOM, or the suffix .dcm or .ima, and cannot be read; and,
-where slices lie in the same directory, what is named like them (the same suffix, or the same name but for its
-numbers), is empty or zeroed, or cannot be opened, and is not DICOM.
+Other files of a study (DICOMDIR, text, thumbnails, files of the file manager) are skipped. A file is refused
+if it has the DICOM magic or the suffix .dcm or .ima and cannot be read. In a directory with slices, a file is
+also refused if it is not DICOM but is named like the slices (the same suffix, or the same name except for
+numbers), is empty or zeroed, or cannot be opened.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pathlib import Path
 from pydicom import Dataset
 
 from tumoar.io.dicom_file import MOST_BYTES, is_marked, open_dicom, parse_dicom, refusing
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.vocabulary.errors import ResourceError, TumoarError, UnreadableFileError
+from tumoar.vocabulary.notes import Note
 
 CLASSES = {
     "1.2.840.10008.5.1.4.1.1.2": "CT",
@@ -33,14 +34,15 @@ CLASSES = {
 """Images by SOP class: plain, enhanced, and converted to enhanced."""
 
 MOST_FILES = 20_000
-START = 4096  # bytes; zeros alone are what a failed copy leaves
+COMPLETE = "check that the series is complete"
+START = 4096  # bytes; a failed copy leaves only zeros
 OF_DICOM = (".dcm", ".ima")
-EXPORT_AGAIN = "export the series again, or move what is no slice elsewhere"
+EXPORT_AGAIN = "export the series again, or move other files elsewhere"
 
 
 @dataclass(frozen=True, eq=False)
 class _Look:
-    """A file: its data set, or why there is none."""
+    """A file: its data set, or the reason why there is none."""
 
     path: Path
     data: Dataset | None = None
@@ -58,19 +60,19 @@ class _Look:
 
 
 def slices_in(folder: Path) -> list[tuple[Path, Dataset]]:
-    """Files below a folder that hold CT or MR images, without their pixels, in the order of their names."""
+    """CT and MR images below a folder, without pixel data, sorted by file name."""
     looks = [_look(path) for path in _files(folder)]
     by_folder: dict[Path, list[_Look]] = defaultdict(list)
     for look in looks:
         by_folder[look.path.parent].append(look)
-    found = [look for members in by_folder.values() for look in _judged(members)]
+    found = [look for members in by_folder.values() for look in _find_unreadable(members)]
     _require_none(sorted((look for look in found if look.refusal), key=lambda look: look.path))
     slices = [look for look in (*looks, *found) if look.is_slice]
     return [(look.path, look.data) for look in sorted(slices, key=lambda s: s.path) if look.data is not None]
 
 
 def _files(folder: Path) -> list[Path]:
-    """All that is no directory; links to directories are not followed."""
+    """All files below a folder; links to directories are not followed."""
 
     def refuse(error: OSError) -> None:
         raise UnreadableFileError(
@@ -88,7 +90,7 @@ def _files(folder: Path) -> list[Path]:
 def _look(path: Path) -> _Look:
     marked = blank = False
     try:
-        with refusing(path), opened(path, "the DICOM file", MOST_BYTES) as file:
+        with refusing(path), open_file(path, "the DICOM file", MOST_BYTES) as file:
             start = file.read(START)
             marked, blank = is_marked(start), not any(start)
             if not marked and _suffix(path) not in ("", *OF_DICOM):
@@ -98,8 +100,8 @@ def _look(path: Path) -> _Look:
         return _Look(path, None, refusal, marked, blank or refusal.id == "B2")
 
 
-def _judged(looks: Sequence[_Look]) -> Iterator[_Look]:
-    """Of the files in one directory those that cannot be read and may be slices; and slices found late."""
+def _find_unreadable(looks: Sequence[_Look]) -> Iterator[_Look]:
+    """Files of one directory that may be slices but cannot be read, and slices recognized only by name."""
     slices = [look for look in looks if look.is_slice]
     suffixes, names = {_suffix(s.path) for s in slices}, {_pattern(s.path) for s in slices}
     for look in looks:
@@ -111,7 +113,7 @@ def _judged(looks: Sequence[_Look]) -> Iterator[_Look]:
         elif not slices or look.path.name.startswith("."):
             continue
         elif suffix:
-            if suffix in suffixes:  # without the mark of DICOM, which it may lack and be a slice
+            if suffix in suffixes:  # a slice may lack the DICOM magic
                 yield _read(look.path)
         elif look.is_blank or _pattern(look.path) in names or (look.refusal and look.refusal.id == "B1"):
             yield look
@@ -140,37 +142,37 @@ def _require_none(unreadable: Sequence[_Look]) -> None:
 
 
 def _suffix(path: Path) -> str:
-    """The suffix in small letters; none where it is a number, as in IM.0007 and in names that are UIDs."""
+    """The suffix in lower case; empty if it is a number, as in IM.0007 and in UIDs."""
     suffix = path.suffix.lower()
     return "" if re.fullmatch(r"\.[0-9a-f]*\d[0-9a-f]*", suffix) else suffix
 
 
 def _pattern(path: Path) -> str:
-    """A name with one sign for every number in it, decimal or hexadecimal."""
+    """The name with every decimal or hexadecimal number replaced by one character."""
     return re.sub(r"#(\.#)+", "#", re.sub(r"(?=[a-f]*\d)[0-9a-f]+", "#", path.name.lower()))
 
 
-# ---- is it all? --------------------------------------------------------------------------------------------
+# ---- completeness ------------------------------------------------------------------------------------------
 
 
-def gaps_in(headers: Sequence[Dataset]) -> tuple[tuple[str, str], ...]:
-    """Notes on images that the headers of one series count and the folder lacks.
+def note_gaps(headers: Sequence[Dataset]) -> tuple[Note, ...]:
+    """Note images that the headers of one series count but the folder lacks.
 
-    Slices missing at an end leave an even stack, so that only counters tell: the images of the acquisition,
-    and the numbers of the instances unless they run in larger steps, as parts of a longer series do.
+    If slices are missing at an end, the stack is still even, and only counters reveal it: Images in
+    Acquisition, and Instance Number unless it increases in larger steps, as in parts of a longer series.
     """
     count = len(headers)
     told = {_whole(h, "ImagesInAcquisition") for h in headers}
     claimed = told.pop() if len(told) == 1 else None
     if claimed is not None and count < claimed <= MOST_FILES and count > 1:
-        return (("B45", f"{count} slices here, but its acquisition counts {claimed}: is the series whole?"),)
+        return (Note("B45", f"{count} slices found, but the acquisition has {claimed}", action=COMPLETE),)
     numbers = sorted({n for h in headers if (n := _whole(h, "InstanceNumber")) is not None})
     if len(numbers) < count or count < 3 or min(b - a for a, b in pairwise(numbers)) > 1:
         return ()
     lacking = numbers[-1] + (numbers[0] == 0) - count
-    if 0 < lacking <= count:  # more, and they do not count from one
-        text = f"numbers of its slices run from {numbers[0]} to {numbers[-1]}, but there are {count}: "
-        return (("B45", text + "is the series whole?"),)
+    if 0 < lacking <= count:  # more: numbering does not start at one
+        text = f"slice numbers run from {numbers[0]} to {numbers[-1]}, but {count} slices were found"
+        return (Note("B45", text, action=COMPLETE),)
     return ()
 
 

@@ -1,7 +1,7 @@
-"""Dose distributions in Gy from RTDOSE, NIfTI or NRRD files.
+"""Read dose distributions in Gy from RTDOSE, NIfTI or NRRD files.
 
-The kind of a file is seen from its content, never from its name, and every dose passes the same checks of
-geometry, unit and extent: one that is misplaced, relative or of a part of the treatment would be judged safe.
+The file type is detected from the content, never from the name. Every dose passes the same checks of
+geometry, unit and extent, because a dose that is misplaced, relative or partial would make a plan look safe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tumoar.io.dicom_file import (
     refusing,
     vector,
 )
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.identity import Person, person_of
 from tumoar.io.nifti import read_nifti
 from tumoar.io.nifti_header import COPY_AGAIN, FARTHEST, LAYOUTS, MAX_SHEAR, SPACING
@@ -40,31 +40,31 @@ from tumoar.vocabulary.errors import (
     plain_name,
 )
 
-LEAST_GY, MOST_GY = 5.0, 500.0  # highest dose of a course: less is a fraction or relative, more is cGy
-LEAST_OF_ALL_GY = 0.1  # highest dose of a file that says that it is of a course
+LEAST_GY, MOST_GY = 5.0, 500.0  # maximum dose of a course: less is a fraction or relative, more is cGy
+LEAST_OF_ALL_GY = 0.1  # maximum dose of a file declared as a whole course
 MOST_VOXELS = 2**27  # 512 x 512 x 512
 MOST_FRACTIONS = 100
 RTDOSE = "1.2.840.10008.5.1.4.1.1.481.2"
 GRAYS = ("", "gy", "gray", "grays")
 
-# Dose Summation Type (3004,000A), by what the dose is of. A fraction group may be the whole course or a part
-# of it, an overview may be of some fractions, and a record of those that were given: who knows says it.
+# Dose Summation Type (3004,000A) by what the dose covers. A fraction group may be the whole course or part of
+# it, an overview may cover some fractions, and a record those that were delivered: the user has to say.
 WHOLE = ("PLAN", "MULTI_PLAN")
 SOME_FRACTIONS = ("FRACTION", "FRACTION_SESSION", "BRACHY", "BRACHY_SESSION", "RECORD", "PLAN_OVERVIEW", "")
 PART_OF_A_FRACTION = ("BEAM", "BEAM_SESSION", "CONTROL_POINT")
 SAY_FRACTIONS = (
-    "--fractions N if it is of one of N equal fractions; --fractions 1 if it is of the whole course"
+    "use --fractions N if it is one of N equal fractions, --fractions 1 if it covers the whole course"
 )
-NAMELESS = "the file of the dose names no patient or no frame of reference: check that it is this patient's"
+NAMELESS = "the dose file names no patient or no frame of reference: check that it belongs to this patient"
 EXPORT_PLAN = "export the dose of the whole plan, absolute, in Gy"
 
 
 @dataclass(frozen=True, eq=False)
 class GivenDose:
-    """A dose of a whole course in Gy, and whom its file names.
+    """Dose of a whole course in Gy, and the patient that its file names.
 
-    `notes` are what is to be known of its values, `doubt` what could not be checked of its identity. Nothing
-    may be called safe by a dose that `is_low`: it says that it is of a course, and is too low for one.
+    `notes` describe its values, `doubt` says what could not be checked about its identity. If `is_low`, the
+    file claims to be a whole course but its dose is too low for one: it must not make anything look safe.
     """
 
     image: Image
@@ -76,21 +76,21 @@ class GivenDose:
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """A dose as it stands in its file."""
+    """A dose as stored in its file."""
 
     image: Image
     person: Person = field(default=(), repr=False)
-    summation: str | None = None  # None where the file has no field for it
+    summation: str | None = None  # None if the format has no field for it
     notes: tuple[str, ...] = ()
 
 
 def read_dose(path: str | Path, *, fractions: int | None = None) -> Image:
-    """A dose in Gy on its grid; whatever is relative, of a part of the treatment or misplaced is refused."""
+    """Read a dose in Gy on its grid; relative, partial or misplaced doses are refused."""
     return load_dose(path, fractions=fractions).image
 
 
 def load_dose(path: str | Path, *, fractions: int | None = None) -> GivenDose:
-    """A dose with its patient and notes; `fractions` says that it is of one of so many equal fractions."""
+    """Read a dose with its patient and notes; it is multiplied by `fractions` if it is for one fraction."""
     if fractions is not None and not 1 <= fractions <= MOST_FRACTIONS:
         raise UsageError("fractions", f"not a number of fractions: {fractions}", do=f"1 to {MOST_FRACTIONS}")
     path = Path(path)
@@ -110,16 +110,16 @@ def load_dose(path: str | Path, *, fractions: int | None = None) -> GivenDose:
     is_low = fractions is None and bool(values.max() < LEAST_GY)
     notes = list(found.notes)
     if is_low:
-        notes.append(_low(values, found.summation, path.name))
+        notes.append(_note_low_dose(values, found.summation, path.name))
     if times > 1:
-        notes.append(f"the dose is of one fraction, multiplied by {times}")
+        notes.append(f"the dose is for one fraction, multiplied by {times}")
     is_named = any(found.person) and found.image.grid.frame is not None
     image = Image(values, found.image.grid, plain_name(str(path)))
     return GivenDose(image, found.person, tuple(notes), "" if is_named else NAMELESS, is_low)
 
 
 def require_dose(dose: Image) -> None:
-    """Refuse an image in memory that cannot be a dose in Gy: misplaced, negative, or with values missing."""
+    """Refuse an image in memory that cannot be a dose in Gy: misplaced, negative or with missing values."""
     _require_place(dose.grid, dose.source)
     _in_gray(dose, dose.source)
 
@@ -128,11 +128,11 @@ def require_dose(dose: Image) -> None:
 
 
 def _kind(path: Path) -> str:
-    """RTDOSE, NIfTI or NRRD by content; a file that could be read as two of them is refused."""
-    with opened(path, "the dose", MOST_BYTES) as file:
+    """RTDOSE, NIfTI or NRRD, detected from the content; an ambiguous file is refused."""
+    with open_file(path, "the dose", MOST_BYTES) as file:
         start = file.read(4096)
     is_packed = start[:2] == b"\x1f\x8b"
-    plain = _unpacked(start) if is_packed else start
+    plain = _unpack_start(start) if is_packed else start
     magics = {(size, plain[344:348] if size == 348 else plain[4:12]) for size in _header_sizes(plain)}
     kinds = [
         kind
@@ -145,7 +145,7 @@ def _kind(path: Path) -> str:
     ]
     if len(kinds) > 1:
         raise UnreadableFileError(
-            "dose", "file of more than one kind", file=path.name, found=" and ".join(kinds), do=COPY_AGAIN
+            "dose", "file type is ambiguous", file=path.name, found=" and ".join(kinds), do=COPY_AGAIN
         )
     if is_packed and kinds != ["NIfTI"]:
         raise UnreadableFileError(
@@ -154,8 +154,8 @@ def _kind(path: Path) -> str:
     return kinds[0] if kinds else "RTDOSE"  # DICOM files may lack their preamble
 
 
-def _unpacked(start: bytes, most: int = 4096) -> bytes:
-    """The first bytes of a gzip stream, as far as they can be unpacked."""
+def _unpack_start(start: bytes, most: int = 4096) -> bytes:
+    """The first bytes of a gzip stream, as far as they can be decompressed."""
     try:
         return zlib.decompressobj(wbits=31).decompress(start, most)
     except zlib.error:
@@ -175,7 +175,7 @@ def _read_nrrd(path: Path) -> _Read:
 
 
 def _says_other_units(remarks: Mapping[str, str]) -> bool:
-    """Whether a remark on units of dose, as programs leave them, names another one than Gy."""
+    """Whether a remark on dose units, as some programs write them, names another unit than Gy."""
     for key, value in remarks.items():
         name = key.casefold().replace("_", "").replace(" ", "")
         if ("dose" in name and "unit" in name) and value.strip('" ').casefold() not in GRAYS:
@@ -209,7 +209,7 @@ def _read_rtdose(path: Path) -> _Read:
         data = open_dicom(path)
         frames = pixels_of(data, path.name)
         _require_all_pixels(data, frames, shape[::-1], path.name)
-        with np.errstate(all="ignore"):  # what overflows is judged with the other values
+        with np.errstate(all="ignore"):  # overflows are checked with the other values
             values = (frames * scaling).transpose(2, 1, 0)
         grid = Grid(values.shape, affine, frame or None)
         summation, person = _term(header, "DoseSummationType"), person_of(header)
@@ -220,18 +220,18 @@ def _read_rtdose(path: Path) -> _Read:
 
 
 def _term(data: Dataset, keyword: str) -> str:
-    """A code string, or nothing where it is absent or not one text."""
+    """A code string; empty if absent or not a single text."""
     value = data.get(keyword)
     return value.strip().upper() if isinstance(value, str) else ""
 
 
 def _require_all_pixels(data: Dataset, frames: np.ndarray, shape: tuple[int, ...], name: str) -> None:
-    """As many planes as the header says: of others, none is known to lie where it seems to."""
+    """Refuse pixel data that do not match the header: their position would be unknown."""
     syntax = data.file_meta.get("TransferSyntaxUID") if hasattr(data, "file_meta") else None
     is_plain = syntax is None or not syntax.is_compressed
     if frames.shape != shape or (is_plain and len(data.PixelData) > frames.nbytes + 1):
         raise UnreadableFileError(
-            "B5", "more pixel data than the header says", file=name, do="export the dose again"
+            "B5", "more pixel data than the header states", file=name, do="export the dose again"
         )
 
 
@@ -245,8 +245,8 @@ def _dose_affine(data: Dataset, count: int, name: str) -> np.ndarray:
     steps = np.diff(offsets)
     if np.ptp(steps) > 0.01 * abs(steps.mean()) + 1e-6 or abs(steps.mean()) < 1e-3:
         raise GeometryError("dose", "planes of the dose not evenly spaced", file=name, do="export it again")
-    # Offsets that do not begin at zero are places along z, which only transverse planes have, beginning with
-    # that of the first plane.
+    # Offsets that do not start at zero are z positions, which requires transverse planes and the position of
+    # the first plane as first offset.
     if offsets[0] != 0 and (
         abs(abs(normal[2]) - 1) > 1e-3 or abs(offsets[0] - corner[2]) > 0.1 * abs(steps.mean())
     ):
@@ -259,11 +259,11 @@ def _dose_affine(data: Dataset, count: int, name: str) -> np.ndarray:
     return affine_of(pair, spacing, corner, direction * steps.mean())
 
 
-# ---- what every dose has to be -----------------------------------------------------------------------------
+# ---- requirements for every dose ---------------------------------------------------------------------------
 
 
 def _require_place(grid: Grid, name: str) -> None:
-    """The bounds of images: voxels of 0.2 to 10 mm, orthogonal axes, near the origin, in three dimensions."""
+    """Apply the bounds for images: 3-D, voxels of 0.2 to 10 mm, orthogonal axes, near the origin."""
     if min(grid.shape) < 2:
         raise GeometryError("dose", "the dose has one plane only", file=name, do=EXPORT_PLAN)
     _require_spacing(grid.spacing.tolist(), name)
@@ -293,35 +293,35 @@ def _require_voxels(shape: tuple[int, ...], name: str) -> None:
 
 
 def _require_whole(summation: str | None, fractions: int | None, name: str) -> None:
-    """Limits are of a whole course: anything less has to be said."""
+    """Refuse a dose that is not known to cover the whole course, to which limits apply."""
     if summation is None:
         return
     if summation in PART_OF_A_FRACTION:
         found = f"Dose Summation Type {summation}"
-        raise ChannelError("dose", "dose of a part of the beams", file=name, found=found, do=EXPORT_PLAN)
+        raise ChannelError("dose", "dose of some beams only", file=name, found=found, do=EXPORT_PLAN)
     if summation in WHOLE:
         if fractions is not None and fractions > 1:
             raise UsageError(
                 "fractions",
-                "the dose is of the whole plan",
+                "the dose covers the whole plan",
                 file=name,
                 found=f"Dose Summation Type {summation}",
                 do="leave out --fractions",
             )
         return
     if fractions is None:
-        known = summation if summation in SOME_FRACTIONS else "that is none of the standard's"
+        known = summation if summation in SOME_FRACTIONS else "that is not in the standard"
         found = f"Dose Summation Type {known}" if summation else "no Dose Summation Type"
         raise ChannelError(
-            "dose", "not known to be of the whole course", file=name, found=found, do=SAY_FRACTIONS
+            "dose", "not known to cover the whole course", file=name, found=found, do=SAY_FRACTIONS
         )
 
 
-def _low(values: np.ndarray, summation: str | None, name: str) -> str:
-    """A dose too low for a whole course is noted if its file says that it is one, else refused."""
+def _note_low_dose(values: np.ndarray, summation: str | None, name: str) -> str:
+    """Note a dose too low for a whole course if its file claims to be one; refuse it otherwise."""
     found = f"at most {values.max():.3g} Gy"
     if summation in WHOLE and values.max() >= LEAST_OF_ALL_GY:
-        return f"the dose is low for a whole course, {found}: --fractions 1 if it is one"
+        return f"the dose is low for a whole course, {found}: use --fractions 1 if it is one"
     raise ChannelError(
         "dose", "too low for the dose of a whole course", file=name, found=found, do=SAY_FRACTIONS
     )

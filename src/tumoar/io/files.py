@@ -1,7 +1,7 @@
-"""Files opened through one door, and written whole or not at all.
+"""Open files safely and write them atomically.
 
-Whatever a user names is opened by `opened`: a regular file of bounded size, never a pipe, a device or a
-folder. Whatever is written stands beside its place first, is synced, and is moved there in one step.
+Every file that a user names is opened by `open_file`: a regular file of bounded size, never a pipe, a device
+or a folder. Files are written under a temporary name in the same folder, synced, and renamed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ COPY_AGAIN = "copy the file again"
 
 
 @contextmanager
-def opened(path: str | Path, what: str, most: int) -> Iterator[BinaryIO]:
-    """A regular file of at most `most` bytes, open for reading; `what` names it ("the dose") in a refusal."""
+def open_file(path: str | Path, what: str, most: int) -> Iterator[BinaryIO]:
+    """Open a regular file of at most `most` bytes; `what` names it ("the dose") in a refusal."""
     name = str(path)
     if "\0" in name:
         raise _unreadable(what, name.replace("\0", "?"), "not a file name")
     try:
-        # A pipe without a writer would be waited for; O_NONBLOCK changes nothing for a regular file.
+        # Opening a pipe without a writer would block; O_NONBLOCK has no effect on a regular file.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise _unreadable(what, name, _reason(error)) from error
@@ -56,20 +56,20 @@ def opened(path: str | Path, what: str, most: int) -> Iterator[BinaryIO]:
 
 
 def read_bytes(path: str | Path, what: str, most: int) -> bytes:
-    """All of a regular file of at most `most` bytes."""
-    with opened(path, what, most) as file:
-        # Memory is taken for what is asked for, so no more than there is.
+    """Read a regular file of at most `most` bytes."""
+    with open_file(path, what, most) as file:
+        # Python allocates what is requested: request no more than the size of the file.
         size = os.fstat(file.fileno()).st_size
         content = file.read(min(most, size) + 1)
-    if len(content) > most:  # it has grown meanwhile
+    if len(content) > most:  # it grew meanwhile
         raise ResourceError("B6", f"{what} is too large", file=path, found=f"more than {most} bytes")
     if len(content) > size:
-        raise _unreadable(what, str(path), "it changes while it is read")
+        raise _unreadable(what, str(path), "it changed while it was read")
     return content
 
 
 def read_text(path: str | Path, what: str, most: int = MOST_TEXT) -> str:
-    """All of a text file in UTF-8, with or without a byte order mark."""
+    """Read a text file in UTF-8, with or without a byte order mark."""
     try:
         return read_bytes(path, what, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -80,14 +80,14 @@ def read_text(path: str | Path, what: str, most: int = MOST_TEXT) -> str:
 
 
 def read_toml(path: str | Path, what: str) -> dict[str, Any]:
-    """A TOML file as a table; what is not valid TOML, or nested beyond reason, is refused."""
+    """Read a TOML file; invalid or excessively nested TOML is refused."""
     text = read_text(path, what)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError("B55", f"{what} is not valid TOML", file=path, found=error) from error
     except (RecursionError, ValueError) as error:  # ValueError: dates and numbers beyond what Python holds
-        raise UsageError("B55", f"{what} is not usable TOML", file=path, do="write it plainer") from error
+        raise UsageError("B55", f"{what} is not usable TOML", file=path, do="simplify it") from error
 
 
 def _unreadable(what: str, name: str, reason: str) -> UnreadableFileError:
@@ -98,21 +98,21 @@ def _unreadable(what: str, name: str, reason: str) -> UnreadableFileError:
 
 def _reason(error: OSError) -> str:
     reasons = {FileNotFoundError: "no such file", PermissionError: "no permission"}
-    return reasons.get(type(error), "the disk or the name does not allow it")
+    return reasons.get(type(error), "not possible for this disk or name")
 
 
 def absolute(path: str | Path) -> Path:
-    """The path from the root, links as they are, so that `.` and `..` have a name."""
+    """Absolute path without resolving links, so that `.` and `..` have a name."""
     try:
         return Path(os.path.abspath(path))
     except OSError as error:
         raise UsageError(
-            "folder", "the current folder is gone", file=path, do="change to another folder"
+            "folder", "the current folder no longer exists", file=path, do="change to another folder"
         ) from error
 
 
 def current_folder() -> Path | None:
-    """The folder that relative names begin in; None if somebody has removed it."""
+    """The current folder; None if it was removed."""
     try:
         return Path.cwd()
     except OSError:
@@ -120,8 +120,8 @@ def current_folder() -> Path | None:
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to: it takes its place if the block ends well, and is removed if not."""
+def replace_file(path: Path) -> Iterator[Path]:
+    """Temporary name to write to; it replaces `path` if the block succeeds and is removed otherwise."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         yield temporary
@@ -136,18 +136,18 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def require_own(top: Path, path: Path) -> None:
-    """Refuse a path below `top` that leads through a link, or is one: what is written would lie elsewhere."""
+    """Refuse a path below `top` that is or contains a symbolic link: files would be written elsewhere."""
     place = top
     for part in path.relative_to(top).parts:
         place /= part
         if place.is_symlink():
             raise IntegrityError(
-                "link", "part of the output leads elsewhere", file=place, do="remove the link"
+                "link", "part of the output is a symbolic link", file=place, do="remove the link"
             )
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,15 +1,14 @@
-"""Whose images they are: compared in memory, and kept with a result only as digests.
+"""Patient identity: compared in memory, stored with a result only as digests.
 
-Values are compared as they are written, in Unicode's composed form (NFC) and without padding; nothing is
-dropped. Two files of one patient may still differ in ways that DICOM allows, and these do not count: the
-letter case of a name (consoles print capitals), its trailing delimiters (`DOE^JOHN^^^`), groups of a name
-that only one of them has (alphabetic, ideographic, phonetic), a birth date as `1941.03.13`, and values that
-are empty. IDs are compared to the last character.
+Values are compared as written, in Unicode form NFC and without padding. Differences that DICOM allows between
+files of one patient are ignored: letter case of a name (consoles print capitals), trailing delimiters
+(`DOE^JOHN^^^`), name groups that only one file has (alphabetic, ideographic, phonetic), a birth date written
+`1941.03.13`, and empty values. IDs must match exactly.
 
-A result must be recognized as a patient's when contours are drawn on another series, and must not say who it
-is. Its manifest therefore holds digests by scrypt, salted with the key of the run: of the patient's ID, and
-of each group of the name together with the birth date. Nobody can read a name from them; whoever has a list
-of patients can try them one after another, so that a manifest is pseudonymous, not anonymous.
+When contours are drawn on another series, tumoar must recognize the patient of a result without the result
+naming the patient. Its manifest therefore holds scrypt digests, salted with the key of the run, of the
+patient ID and of each name group together with the birth date. A name cannot be read from them, but anyone
+with a list of patients can try each entry: a manifest is pseudonymous, not anonymous.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from tumoar.vocabulary.errors import GeometryError
 
 GROUPS = ("name", "ideographic", "phonetic")
 FIELDS = ("id", *GROUPS, "birth", "sex")
-Person = tuple[str, ...]  # in the order of FIELDS, or empty where nothing is known
+Person = tuple[str, ...]  # in the order of FIELDS; empty if unknown
 
 SEAL = "2"
-"""Version of the seal: raised when the same patient gives other digests."""
+"""Version of the digests: increased when the same patient yields other digests."""
 
 
 def person_of(header: Dataset) -> Person:
-    """What a header says of its patient, ready to be compared; never shown."""
+    """Identity in a header, normalized for comparison; never shown."""
     birth = _text(header, "PatientBirthDate")
     if re.fullmatch(r"\d{4}\.\d\d\.\d\d", birth):  # as ACR-NEMA wrote dates
         birth = birth.replace(".", "")
@@ -56,7 +55,7 @@ def _composed(text: str) -> str:
 
 
 def _name_groups(name: str) -> tuple[str, str, str]:
-    """The three groups of a name, letter case and trailing delimiters aside."""
+    """The three groups of a name, without letter case and trailing delimiters."""
     groups = [_caseless(group) for group in name.split("=", 2)]
     one, two, three = [*groups, "", ""][:3]
     return one, two, three
@@ -67,27 +66,27 @@ def _caseless(group: str) -> str:
     return "^".join(_composed(part) for part in folded.split("^")).rstrip("^")
 
 
-def same_person(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether no field that both have contradicts."""
+def is_same_person(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether all fields that both have agree."""
     return all(a == b for a, b in zip(one, other) if a and b)
 
 
-def comparable(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether both have an ID, or both a name: birth date and sex alone are those of many."""
+def can_compare(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether both have an ID, or both a name; birth date and sex alone are not specific."""
     return any(a and b for field, a, b in zip(FIELDS, one, other) if field in ("id", *GROUPS))
 
 
-def merged(people: Iterable[Sequence[str]]) -> Person:
-    """What several images of one patient say together."""
+def merge_people(people: Iterable[Sequence[str]]) -> Person:
+    """Combine the identities in several images of one patient."""
     known = [p for p in people if p]
     return tuple(next((v for v in values if v), "") for values in zip(*known))
 
 
-# ---- seals -------------------------------------------------------------------------------------------------
+# ---- digests -----------------------------------------------------------------------------------------------
 
 
-def sealed(person: Sequence[str], salt: str) -> dict[str, str]:
-    """Digests to recognize a patient by; none of what is not known."""
+def seal_identity(person: Sequence[str], salt: str) -> dict[str, str]:
+    """Digests of the known fields, to recognize a patient by."""
     known = {field: value for field, value in zip(FIELDS, person) if value}
     birth = known.get("birth", "")
     texts = {"id": known.get("id", "")}
@@ -97,12 +96,12 @@ def sealed(person: Sequence[str], salt: str) -> dict[str, str]:
 
 
 def require_patient(seal: Mapping[str, str], salt: str, person: Sequence[str], what: str) -> bool:
-    """Refuse what is of another patient than the result's images; False if that could not be compared."""
+    """Refuse files of another patient than the result's; return False if identity could not be compared."""
     version = seal.get("v", "1")
     if version == "1":
         theirs = _sealed_before(person, salt) if seal else {}
     else:
-        theirs = {k: {v} for k, v in sealed(person, salt).items()} if version == SEAL else {}
+        theirs = {k: {v} for k, v in seal_identity(person, salt).items()} if version == SEAL else {}
     common = (seal.keys() & theirs.keys()) - {"v"}
     if any(seal[field] not in theirs[field] for field in common):
         raise GeometryError(
@@ -112,10 +111,10 @@ def require_patient(seal: Mapping[str, str], salt: str, person: Sequence[str], w
 
 
 def _sealed_before(person: Sequence[str], salt: str) -> dict[str, set[str]]:
-    """What version 1 may have sealed this patient as.
+    """Digests that version 1 may have written for this patient.
 
-    It kept letters and digits alone, so that a match proves nothing (P-1.12, P-11.2); a mismatch, whichever
-    normal form the name was in, still does.
+    It kept only letters and digits, so that a match proves nothing (P-1.12, P-11.2); a mismatch still does,
+    whichever normal form the name was in.
     """
     if not person:
         return {}
@@ -127,7 +126,7 @@ def _sealed_before(person: Sequence[str], salt: str) -> dict[str, set[str]]:
 
 
 def _letters(text: str) -> set[str]:
-    """Letters and digits alone, of the composed and of the decomposed form."""
+    """Letters and digits only, of the composed and the decomposed form."""
     forms = (unicodedata.normalize(form, text).casefold() for form in ("NFC", "NFD"))
     return {"".join(c for c in form if c.isalnum()) for form in forms} - {""}
 

@@ -1,4 +1,4 @@
-"""The door for images: a NIfTI file, or a folder with a DICOM series."""
+"""Read images: a NIfTI file, or a folder with a DICOM series."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """An image, the SHA-256 of its files, and whom it shows as far as it tells; `person` is never shown."""
+    """An image, the SHA-256 of its files, and the patient it names; `person` is never shown."""
 
     image: Image
     sha256: str
@@ -28,12 +28,12 @@ class Scan:
 
 
 def read_image(path: str | Path, *, use_form: Form | None = None) -> Image:
-    """A NIfTI file, or the one series of a folder; FOLDER#2 is the second series of several."""
+    """Read a NIfTI file, or the only series of a folder; FOLDER#2 is the second of several series."""
     return read_scan(path, use_form=use_form).image
 
 
 def read_scan(path: str | Path, *, use_form: Form | None = None) -> Scan:
-    """As `read_image`, with what is needed to tell patients and inputs apart."""
+    """Like `read_image`, with digest and identity to distinguish inputs and patients."""
     if _series_path(Path(path))[0] is None:
         return Scan(*read_hashed(path, use_form=use_form))
     series = series_at(path)
@@ -41,7 +41,7 @@ def read_scan(path: str | Path, *, use_form: Form | None = None) -> Scan:
 
 
 def series_at(path: str | Path) -> Series:
-    """The series of a folder, or of FOLDER#2."""
+    """Find the series of a folder, or of FOLDER#2."""
     from tumoar.io.dicom import only_series
 
     folder, which = _series_path(Path(path))
@@ -51,12 +51,12 @@ def series_at(path: str | Path) -> Series:
 
 
 def is_series(path: str | Path) -> bool:
-    """Whether a path names a folder, so a series, rather than a file."""
+    """Whether a path is a folder, and so a series, rather than a file."""
     return _series_path(Path(path))[0] is not None
 
 
 def read_whole(series: Series) -> Image:
-    """A series as an image of a head; refused where its voxels cannot be those of one."""
+    """Read a series; refuse voxel sizes that no image of a head has."""
     return _read_whole(series)[0]
 
 
@@ -74,12 +74,12 @@ def _read_whole(series: Series) -> tuple[Image, str]:
 
 
 def read_scans(files: Mapping[str, str | Path], *, use_form: Form | None = None) -> dict[str, Scan]:
-    """Several images of one patient; refused where their headers name different ones."""
-    from tumoar.io.identity import same_person
+    """Read several images of one patient; refuse headers that name different patients."""
+    from tumoar.io.identity import is_same_person
 
     scans = {name: read_scan(path, use_form=use_form) for name, path in files.items()}
     for (a, one), (b, other) in combinations(scans.items(), 2):
-        if not same_person(one.person, other.person):
+        if not is_same_person(one.person, other.person):
             raise GeometryError(
                 "B34", f"{a} and {b} are from different patients", do="give images of one patient"
             )
@@ -87,7 +87,7 @@ def read_scans(files: Mapping[str, str | Path], *, use_form: Form | None = None)
 
 
 def _series_path(path: Path) -> tuple[Path | None, int | None]:
-    """The folder of a series and its number in the folder's list, if one is given."""
+    """Folder of a series and its number in the folder, if one is given."""
     if os.path.isdir(path):
         return path, None
     folder, mark, number = str(path).rpartition("#")

@@ -1,4 +1,4 @@
-"""One at a time: whoever writes to an output holds its lock, for as long as the process lives."""
+"""Lock an output folder while a process writes to it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tumoar.vocabulary.errors import BusyError, write_error
 
 
 @contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Only one run at a time works on an output; the lock goes with the process, however it ends."""
+def lock_output(out: Path) -> Iterator[None]:
+    """Hold the lock of an output; the system releases it when the process ends, however it ends."""
     out = absolute(out)
     path = out.with_name(f".{out.name}.lock")
     try:
@@ -30,7 +30,7 @@ def locked(out: Path) -> Iterator[None]:
             raise busy from error
         except OSError as error:
             raise write_error("cannot lock the output", error, out) from error
-        # The run before may have removed the file between our opening and locking it.
+        # The previous run may have removed the file after we opened it and before we locked it.
         if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
             raise busy
         try:

@@ -1,6 +1,6 @@
-"""The manifest of a folder that was published, and how such a folder gets to its place: whole, or not at all.
+"""Manifests of published folders, and publishing a folder atomically.
 
-`run.json` lists every file with its SHA-256. Nothing here looks into an image.
+`run.json` lists every file with its SHA-256. This module reads no images.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tumoar.io.files import absolute, beside, read_text, require_own, sync
-from tumoar.io.lock import locked
+from tumoar.io.files import absolute, read_text, replace_file, require_own, sync
+from tumoar.io.lock import lock_output
 from tumoar.io.manifest_schema import AGAIN, COMING, RESULT, parse, seal
 from tumoar.vocabulary.errors import IntegrityError, UnreadableFileError, write_error
 
@@ -28,10 +28,10 @@ OLD = "old-"
 
 
 def read_manifest(out: Path, kind: str = RESULT) -> dict[str, Any]:
-    """The manifest of a finished folder, every file checked against it.
+    """Read the manifest of a finished folder and check every file against it.
 
-    A file that is listed has to be there and to be the one listed. Only files that were joining when a run
-    was stopped may be absent, or still be the older ones.
+    Every listed file must exist and have its listed digest. Only files that were being added when a run was
+    stopped may be missing, or still have their previous content.
     """
     if not os.path.lexists(out / MANIFEST):
         raise UnreadableFileError(
@@ -63,28 +63,28 @@ def _digest_if_there(path: Path) -> str | None:
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any], kind: str = RESULT) -> None:
-    """List every file of a folder that is about to be published."""
-    files = {name: digest for name, digest in digests(folder).items() if name != MANIFEST}
+    """Write the manifest of a folder before it is published: all its files with their digests."""
+    files = {name: digest for name, digest in digest_files(folder).items() if name != MANIFEST}
     whole = {"format": f"tumoar {kind}", **manifest, "files": files}
     (folder / MANIFEST).write_text(seal(whole), encoding="utf-8")
 
 
 @contextmanager
-def added(out: Path, seen: Mapping[str, Any] | None = None, **more: Any) -> Iterator[Path]:
-    """A folder to write to: its files join a finished result when the block ends well, with `more` beside.
+def add_files(out: Path, seen: Mapping[str, Any] | None = None, **more: Any) -> Iterator[Path]:
+    """Temporary folder whose files are added to a finished result if the block succeeds.
 
-    `seen` is the manifest of the result that they were made from: another one, which may have taken its place
-    meanwhile, is refused. The manifest names what is coming before anything is moved, so that the result is
-    valid at every moment.
+    `more` are further members of the manifest. `seen` is the manifest of the result that the files were made
+    from; if another result took its place meanwhile, the files are refused. The manifest lists new files
+    before they are moved, so that the result is valid at every moment.
     """
     out = absolute(out)
     work = out / f".{uuid.uuid4().hex}"
     try:
         work.mkdir()
         yield work
-        new = digests(work)
+        new = digest_files(work)
         sync_all(work)
-        with locked(out):
+        with lock_output(out):
             manifest = read_manifest(out)
             _require_same(out, manifest, seen)
             replace_text(out / MANIFEST, seal(manifest | {COMING: new}))
@@ -107,50 +107,53 @@ def _require_same(out: Path, manifest: Mapping[str, Any], seen: Mapping[str, Any
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file beside its place and move it there."""
-    with beside(path) as temporary:
+    """Write a text file atomically."""
+    with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def digest_of_file(path: Path) -> str:
-    """SHA-256 of a file, which is never whole in memory."""
+    """SHA-256 of a file, read in chunks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digest_files(folder: Path) -> dict[str, str]:
     """SHA-256 of every file under a folder, by relative path."""
     paths = sorted(p for p in folder.rglob("*") if p.is_file())
     return {p.relative_to(folder).as_posix(): digest_of_file(p) for p in paths}
 
 
 def sync_all(folder: Path) -> None:
-    """Wait until everything under a folder is on the disk."""
+    """Flush everything below a folder to disk."""
     for path in [*folder.rglob("*"), folder]:
         sync(path)
 
 
 @contextmanager
-def published(out: Path, what: str) -> Iterator[Path]:
-    """A folder to write to: it becomes `out` when the block ends well, and goes if not; `what` names it."""
+def publish_folder(out: Path, what: str) -> Iterator[Path]:
+    """Temporary folder that becomes `out` if the block succeeds and is removed otherwise.
+
+    `what` names it in a refusal.
+    """
     out = absolute(out)
     work = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
     try:
         work.mkdir(parents=True)
         yield work
         sync_all(work)
-        publish(work, out)
+        move_into_place(work, out)
     except OSError as error:
         raise write_error(f"cannot write {what}", error, out) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def publish(work: Path, out: Path) -> None:
-    """Move the finished folder to its place in one step; what stood there is there until then, and goes."""
+def move_into_place(work: Path, out: Path) -> None:
+    """Move a finished folder into place in one step; an older one is removed afterwards."""
     if not out.exists():
         os.rename(work, out)
-    elif not exchange(work, out):
+    elif not exchange_names(work, out):
         old = out.with_name(f".{out.name}.{OLD}{uuid.uuid4().hex}")
         os.rename(out, old)
         try:
@@ -159,13 +162,13 @@ def publish(work: Path, out: Path) -> None:
             os.rename(old, out)
             raise
         work = old
-    with suppress(OSError):  # whichever name a failing disk remembers, it leads to a whole result
+    with suppress(OSError):  # whichever name survives a failing disk, it leads to a complete result
         sync(out.parent)
     _remove(work)
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Let two names change places at once (renameat2); False where the system cannot."""
+def exchange_names(one: Path, other: Path) -> bool:
+    """Exchange two names atomically (renameat2); False if the system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         return False
@@ -178,10 +181,10 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(error, os.strerror(error))
 
 
-def tidy(out: Path) -> None:
-    """Remove what a killed run left beside its output; an older result whose place is empty goes back.
+def remove_leftovers(out: Path) -> None:
+    """Remove what a killed run left next to its output; restore an older result if its place is empty.
 
-    Only for whoever holds the lock of the output.
+    Call it only while holding the lock of the output.
     """
     left = re.compile(rf"\.{re.escape(out.name)}\.({OLD})?[0-9a-f]{{32}}")
     try:
@@ -195,7 +198,7 @@ def tidy(out: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """A folder with all that is in it; of a link, the link alone."""
+    """Remove a folder with its content; of a link, only the link."""
     if path.is_symlink():
         path.unlink()
     else:

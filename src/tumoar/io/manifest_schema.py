@@ -1,6 +1,7 @@
-"""What a manifest says, as a schema, and the digest that protects it.
+"""Schema of manifests, and the digest that protects them.
 
-The digest shows damage and careless edits; it is no signature: whoever rewrites a manifest can compute it.
+The digest reveals damage and careless edits. It is not a signature: anyone who rewrites a manifest can
+compute it.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from tumoar.vocabulary.errors import IntegrityError, ModelFileError, printable
 from tumoar.vocabulary.labels import parse_labels
+from tumoar.vocabulary.notes import Level
 
-COMING = "coming"  # files that are joining, by their new digests
+COMING = "coming"  # files that are being added, with their digests
 DIGEST = "digest"  # SHA-256 of everything else in the manifest
-RESULT = "result"  # what a folder is, in its manifest "tumoar result"
-ELSEWHERE = "names a file elsewhere"
+RESULT = "result"  # kind of a folder; "tumoar result" in its manifest
+ELSEWHERE = "names a file outside its folder"
 LONGEST_NAME = 255
 AGAIN = "choose another folder, or remove this one and run it again"
 
 
 def is_inside(name: str) -> bool:
-    """Whether a name that a manifest lists stays in its folder."""
+    """Whether a listed name stays inside its folder."""
     parts = PurePosixPath(name).parts
     return bool(parts) and not PurePosixPath(name).is_absolute() and ".." not in parts
 
@@ -34,9 +36,9 @@ def _file_name(name: str) -> str:
     if not is_inside(name):
         raise ValueError(ELSEWHERE)
     if not name.isprintable() or "\\" in name or any(p.startswith(".") or not p for p in name.split("/")):
-        raise ValueError("names a file in a way that tumoar does not")
+        raise ValueError("has a file name that tumoar does not write")
     if len(name.encode()) > LONGEST_NAME:
-        raise ValueError("names a file with a name too long for a disk")
+        raise ValueError("has a file name that is too long")
     return name
 
 
@@ -63,13 +65,13 @@ Labels = Annotated[dict[str, Any], AfterValidator(_label_table)]
 
 
 class _Open(BaseModel):
-    """Further members are allowed: they are shown, never acted on."""
+    """Further members are allowed; they are shown but never acted on."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
 
 class Structure(_Open):
-    """A row of the tables of structures; its mask is a file of the result."""
+    """A row of the structure tables; its mask is a file of the result."""
 
     name: Word
     outlined_cm3: Figure
@@ -85,14 +87,17 @@ class Measured(Structure):
 
 
 class Flag(_Open):
-    """A note for the reviewer."""
+    """A note (`vocabulary.notes.Note`); results of older versions have `id` and `text` alone."""
 
     id: Text
     text: Text
+    level: Level = "review"
+    action: Text = ""
+    where: Text = ""
 
 
 class Given(_Open):
-    """An image that went in."""
+    """An input image."""
 
     contrast: Word
     sha256: Text = ""
@@ -100,7 +105,7 @@ class Given(_Open):
 
 
 class Manifest(_Open):
-    """Of a folder that tumoar published; a result has all of the rows, other folders only files."""
+    """Manifest of a folder that tumoar published; only results have more than files."""
 
     format: Annotated[str, StringConstraints(pattern=r"^tumoar [a-z ]{1,40}$")]
     files: Files
@@ -125,13 +130,13 @@ NO_MANIFEST = "not the JSON of a manifest"
 
 
 def seal(manifest: Mapping[str, Any]) -> str:
-    """The text of a manifest, with its digest."""
+    """Serialize a manifest with its digest."""
     body = {name: value for name, value in manifest.items() if name != DIGEST}
     return json.dumps(body | {DIGEST: _digest(body)}, indent=1) + "\n"
 
 
 def parse(text: str, folder: Path) -> dict[str, Any]:
-    """A manifest from its text; refused unless its digest fits and every member is what it should be."""
+    """Parse a manifest; refuse it unless its digest matches and every member is valid."""
     try:
         manifest = json.loads(text)
         found = Manifest.model_validate(manifest)
@@ -146,7 +151,7 @@ def parse(text: str, folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _damaged(folder, NO_MANIFEST) from error
     if not is_whole:
-        raise _damaged(folder, "its digest does not fit")
+        raise _damaged(folder, "its digest does not match")
     rows = [row.name for row in (*found.volumes, *found.margins)]
     if len(set(rows)) != len(rows):
         raise _damaged(folder, "a structure is listed twice")

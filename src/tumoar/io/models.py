@@ -1,4 +1,4 @@
-"""Whole models from model files: the one in the package, or any that `tumoar train combine` made."""
+"""Load complete models: the one in the package, or files made by `tumoar train combine`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tumoar.vocabulary.labels import TUMOR_STATES
 
 SHIPPED = ("atlas.npz", "shape.npz")
 NEEDED = ("GWM", "GGM")
-"""Mixtures that every bound on the brightness of tumor refers to (data/contrasts.toml)."""
+"""Mixtures to which the bounds on tumor intensity refer (data/contrasts.toml)."""
 PRIORS = ("shape_z", "shape_y")
-VOLUMES = (1.0, 2e6)  # mm³; a whole brain has 1.4 million
+VOLUMES = (1.0, 2e6)  # mm³; a brain has 1.4 million
 TRIAL = 48  # voxels along the longest side
 
 
 def load_model(paths: Sequence[str | Path]) -> Model:
-    """The model whose sections lie in these files; checked, or refused."""
+    """Load and check the model whose sections are in these files."""
     sections: dict[str, Section] = {}
     digests = {}
     for path in map(Path, paths):
@@ -40,7 +40,7 @@ def load_model(paths: Sequence[str | Path]) -> Model:
 def model_of(
     sections: Mapping[str, Section], digests: Mapping[str, str], paths: Sequence[str | Path]
 ) -> Model:
-    """The model of loaded sections; the files are named where it is not usable."""
+    """Build a model from loaded sections; `paths` are named in refusals."""
     last = paths[-1]
     z, y = (section_shape(sections, name, last) for name in ("shape_z", "shape_y"))
     atlas = section_atlas(sections, paths[0])
@@ -65,7 +65,9 @@ def _volumes(section: Section, path: str | Path) -> dict[str, float]:
     low, high = VOLUMES
     if not all(low <= v <= high for v in expected.values()):
         found = ", ".join(f"{part} {v:g} mm³" for part, v in expected.items())
-        raise ModelFileError("B54", "model file not usable: mean volumes of no tumor", file=path, found=found)
+        raise ModelFileError(
+            "B54", "model file not usable: mean volumes out of range", file=path, found=found
+        )
     return expected
 
 
@@ -73,23 +75,23 @@ def _volumes(section: Section, path: str | Path) -> dict[str, float]:
 
 
 def require_working(sections: Mapping[str, Section], path: str | Path) -> list[str]:
-    """Check every section by what it says and by a small trial; the names of those that a model lacks."""
+    """Check every section by its content and a small trial; return the names of missing sections."""
     for name in sections:
         if name == "atlas":
             _try_atlas(section_atlas(sections, path), path)
         elif name in PRIORS:
             _try_prior(section_shape(sections, name, path), name, path)
         else:
-            raise ModelFileError("B54", f"model file not usable: '{name}' is no part of a model", file=path)
+            raise ModelFileError("B54", f"model file not usable: '{name}' is not part of a model", file=path)
     lacking = [name for name in ("atlas", *PRIORS) if name not in sections]
     if not lacking:
         model_of(sections, {}, [path])
     return lacking
 
 
-@np.errstate(all="ignore")  # what overflows is seen in the result
+@np.errstate(all="ignore")  # overflows show in the result
 def _try_atlas(atlas: Atlas, path: str | Path) -> None:
-    """Place it, read it, and deform it a little towards random likelihoods."""
+    """Place the atlas, rasterize it, and deform it slightly toward random likelihoods."""
     low, high = atlas.box
     spacing = float((high - low).max()) / TRIAL
     shape = np.maximum(np.ceil((high - low) / spacing).astype(int), 2)
@@ -101,7 +103,7 @@ def _try_atlas(atlas: Atlas, path: str | Path) -> None:
     before, slope = cost(placed, placed.reference, atlas.alpha, L)
     try:
         after = fit(placed, placed.reference, atlas.alpha, L, evaluations=4).cost
-    except ValueError:  # no curvature to begin with
+    except ValueError:  # no curvature at the start
         after = np.inf
     is_usable = np.isfinite([before, after]).all() and np.isfinite(slope).all() and after <= before
     if not (is_usable and p.min() >= 0 and np.abs(p.sum(-1) - 1).max() < 1e-3):
@@ -109,7 +111,7 @@ def _try_atlas(atlas: Atlas, path: str | Path) -> None:
 
 
 def _try_prior(prior: CRBM, name: str, path: str | Path) -> None:
-    """Ask it for the field around a small ball."""
+    """Compute the field around a small ball."""
     ball = np.linalg.norm(np.indices((9, 9, 9)) - 4.0, axis=0) < 3
     found = prior.field(ball, np.ones_like(ball), 0)
     if not (np.isfinite(found).all() and np.isfinite(prior.free_energy_rise(ball))):

@@ -1,4 +1,4 @@
-"""NIfTI images in and out: read to the last byte before use, written whole or not at all."""
+"""Read and write NIfTI images: files are read to the last byte, and written atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.io.files import beside, opened
+from tumoar.io.files import open_file, replace_file
 from tumoar.io.nifti_header import (
     COPY_AGAIN,
     MAX_FORM_DISTANCE,
@@ -39,11 +39,11 @@ from tumoar.vocabulary.errors import (
 )
 
 MAX_VOXELS = 2**28  # 1024 x 1024 x 256, a head in voxels of 0.35 mm; at 1 mm it has 10 million
-MAX_BYTES = 3 * 2**29  # of one image in memory, as it is stored and as it is scaled
-MOST_FILE = MAX_BYTES + 2**28  # of a file: what does not compress grows a little
+MAX_BYTES = 3 * 2**29  # of one image in memory, as stored and as scaled
+MOST_FILE = MAX_BYTES + 2**28  # of a file: incompressible data grow slightly
 MOST_EXTENSIONS = 2**26  # bytes between header and voxels
 CHUNK = 1024**2
-MOST_EXPANSION = 1032  # bytes that one byte of a deflate stream can hold at most
+MOST_EXPANSION = 1032  # maximum ratio of a deflate stream
 
 SUFFIXES = (".nii", ".nii.gz")
 
@@ -54,10 +54,10 @@ Array = npt.NDArray[np.generic]
 
 
 def read_nifti(path: str | Path, *, use_form: Form | None = None, max_bytes: int = MAX_BYTES) -> Image:
-    """Read one scalar 3-D image on its own grid; refuse whatever is damaged, ambiguous or too large.
+    """Read one scalar 3-D image on its own grid; refuse files that are damaged, ambiguous or too large.
 
     NIfTI-1 and -2, either byte order, compressed or not, one file or a .hdr/.img pair. Values keep their
-    stored type unless the header scales them. `use_form` settles a header whose two forms differ.
+    stored type unless the header scales them. `use_form` selects a form if sform and qform differ.
     """
     return read_hashed(path, use_form=use_form, max_bytes=max_bytes)[0]
 
@@ -65,7 +65,7 @@ def read_nifti(path: str | Path, *, use_form: Form | None = None, max_bytes: int
 def read_hashed(
     path: str | Path, *, use_form: Form | None = None, max_bytes: int = MAX_BYTES
 ) -> tuple[Image, str]:
-    """As `read_nifti`, with the SHA-256 of the very bytes that were read, of a pair header first."""
+    """Like `read_nifti`, with the SHA-256 of the bytes that were read; of a pair, header first."""
     header_path, data_path = _pair(Path(path))
     digest = hashlib.sha256()
     with _opened(header_path, digest) as stream:
@@ -83,7 +83,7 @@ def read_hashed(
                 found="a header without its data",
                 do="name the pair .hdr and .img",
             )
-        elif stream.skip(CHUNK) == CHUNK:  # to the end, where the checksum is
+        elif stream.skip(CHUNK) == CHUNK:  # to the checksum at the end
             raise _long(stream, CHUNK)
     if not header.in_same_file:
         with _opened(data_path, digest) as stream:
@@ -92,7 +92,7 @@ def read_hashed(
 
 
 class _Hashed(io.RawIOBase):
-    """A file whose bytes are hashed as they are read, once and in order."""
+    """A file whose bytes are hashed while they are read, once and in order."""
 
     def __init__(self, file: BinaryIO, digest: hashlib._Hash) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class _Hashed(io.RawIOBase):
 
 @dataclass(frozen=True)
 class _Stream:
-    """The content of a file after decompression."""
+    """Decompressed content of a file."""
 
     content: IO[bytes]
     name: str
@@ -119,7 +119,7 @@ class _Stream:
     is_compressed: bool
 
     def chunks(self, count: int) -> Iterator[bytes]:
-        """The next `count` bytes in pieces, fewer only where the stream ends."""
+        """The next `count` bytes in chunks, fewer only at the end of the stream."""
         while count > 0 and (chunk := self.content.read(min(count, CHUNK))):
             yield chunk
             count -= len(chunk)
@@ -129,11 +129,11 @@ class _Stream:
         return b"".join(self.chunks(count))
 
     def skip(self, count: int) -> int:
-        """Read over the next `count` bytes; how many there were."""
+        """Skip the next `count` bytes; return how many there were."""
         return sum(len(chunk) for chunk in self.chunks(count))
 
     def fill(self, buffer: npt.NDArray[np.uint8]) -> int:
-        """Fill the buffer; how many bytes there were."""
+        """Fill the buffer; return how many bytes there were."""
         done = 0
         for chunk in self.chunks(buffer.size):
             buffer[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
@@ -143,10 +143,10 @@ class _Stream:
 
 @contextmanager
 def _opened(path: Path, digest: hashlib._Hash) -> Iterator[_Stream]:
-    """Open a file, plain or compressed by its content; what goes wrong while it is read is a refusal."""
+    """Open a plain or compressed file, detected from its content; read errors become refusals."""
     name = plain_name(str(path))
     try:
-        with opened(path, "the image", MOST_FILE) as file:
+        with open_file(path, "the image", MOST_FILE) as file:
             size = os.fstat(file.fileno()).st_size
             hashed = _Hashed(file, digest)
             content = io.BufferedReader(hashed, CHUNK)
@@ -168,22 +168,22 @@ def _values(stream: _Stream, header: Header, position: int) -> Array:
     expected = header.offset + header.data_bytes
     if stream.size * (MOST_EXPANSION if stream.is_compressed else 1) < expected:
         raise _short(stream, expected, f"{stream.size}{' compressed' if stream.is_compressed else ''}")
-    # Pages of this buffer are taken only as bytes arrive, so a false claim costs no memory.
+    # Pages of this buffer are allocated as bytes arrive, so a false size costs no memory.
     buffer = np.empty(header.data_bytes, np.uint8)
     done = position + stream.skip(header.offset - position)
     done += stream.fill(buffer)
     if done < expected:
         raise _short(stream, expected, f"{done}")
     if stream.skip(1):
-        # Never read further: the rest may be endless, and a header that miscounts may misplace every voxel.
+        # Do not read on: the rest may be endless, and a wrong size may misplace every voxel.
         raise _long(stream, expected)
     values = buffer.view(header.dtype).reshape(header.shape, order="F")
     if not header.is_scaled:
         native = header.dtype.newbyteorder("=")
         return values.byteswap(inplace=True).view(native) if values.dtype != native else values
     scaled = np.empty(header.shape, _scaled_type(header), order="F")
-    with np.errstate(over="ignore", invalid="ignore"):  # an infinite voxel is judged with the other voxels
-        for k in range(header.shape[2]):  # plane by plane, as double precision takes eight times the memory
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite voxels are checked with the others
+        for k in range(header.shape[2]):  # plane by plane: double precision takes eight times the memory
             scaled[..., k] = values[..., k].astype(np.float64) * header.slope + header.inter
     return scaled
 
@@ -194,7 +194,7 @@ def _scaled_type(header: Header) -> np.dtype[np.floating]:
 
 
 def _require_room(header: Header, name: str, max_bytes: int) -> None:
-    """Refuse by the header alone what no image of a head needs."""
+    """Refuse sizes that no image of a head needs, from the header alone."""
     item = header.dtype.itemsize + (_scaled_type(header).itemsize if header.is_scaled else 0)
     voxels = math.prod(header.shape)
     limits = (
@@ -213,7 +213,7 @@ def _require_room(header: Header, name: str, max_bytes: int) -> None:
 
 
 def _pair(path: Path) -> tuple[Path, Path]:
-    """Header and data file: the same, but for .hdr/.img, which stand side by side."""
+    """Header and data file: the same file, except for .hdr/.img pairs."""
     name, zipped = path.name.removesuffix(".gz"), ".gz" if path.name.endswith(".gz") else ""
     stem, suffix = name[:-4], name[-4:]
     if suffix not in (".hdr", ".img"):
@@ -230,9 +230,9 @@ def _pair(path: Path) -> tuple[Path, Path]:
 
 
 def write_nifti(path: str | Path, array: Array, grid: Grid) -> None:
-    """Write an image on its grid, read it back and only then put it in place; nothing is left on failure.
+    """Write an image, read it back and only then move it into place; a failure leaves nothing behind.
 
-    Both forms are set and equal; the header holds no text but our own name and version.
+    Both forms are set and equal; the only text in the header is our name and version.
     """
     path = Path(path)
     data = np.asfortranarray(array)  # the order of the file
@@ -243,7 +243,7 @@ def write_nifti(path: str | Path, array: Array, grid: Grid) -> None:
         raise ValueError(f"array must be of a type NIfTI knows, got {data.dtype}")
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"path must end in one of {SUFFIXES}, got '{path.suffix}'")
-    with beside(path) as temporary:
+    with replace_file(path) as temporary:
         with open(temporary, "xb") as file:
             _write(file, data, grid, compressed=path.name.endswith(".gz"))
         _require_same(temporary, data, grid, path)
@@ -258,10 +258,10 @@ def _write(file: IO[bytes], data: Array, grid: Grid, *, compressed: bool) -> Non
     corner = np.array(grid.shape) - 1
     tilt = np.abs((image.get_qform() - grid.affine)[:3, :3]) @ corner
     if np.linalg.norm(tilt) > MAX_FORM_DISTANCE / 2:
-        # A rotation cannot express the slight shear of such a grid; two forms that differ would be ambiguous.
+        # The qform cannot express the slight shear of such a grid; two different forms would be ambiguous.
         image.set_qform(None, code=0)
     if compressed:
-        # Without name and time the same image is the same bytes.
+        # Without name and time, equal images are equal bytes.
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=4, mtime=0) as stream:
             image.to_stream(cast(io.IOBase, stream))
     else:
@@ -281,7 +281,7 @@ def _require_same(written: Path, data: Array, grid: Grid, path: Path) -> None:
     if fault:
         raise IntegrityError(
             "written",
-            "written file is not what it should be",
+            "written file differs from the image",
             file=path,
             found=fault,
             do="check the disk",

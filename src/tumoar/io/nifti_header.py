@@ -1,8 +1,8 @@
-"""A NIfTI header judged from its raw bytes: what is read is either unambiguous or refused.
+"""Check NIfTI headers from their raw bytes: a header is unambiguous or it is refused.
 
-nibabel gives the layout of the fields and nothing else. Where it would repair (a zero voxel size to 1 mm, a
-missing form to a flipped default), a wrong size or side would pass in silence; so every field that places a
-voxel in space is checked here and the verdict of this module is the one that is used.
+Only the layout of the fields is taken from nibabel. nibabel repairs some headers (a zero voxel size becomes
+1 mm, a missing form a flipped default), so that a wrong size or side would pass silently. Every field that
+determines the position of a voxel is therefore checked here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ USE_SFORM = "if the sform is right, --use-form s"
 
 @dataclass(frozen=True)
 class Header:
-    """What is needed of a header that was accepted; values are stored * slope + inter."""
+    """The fields of an accepted header that are used; values are stored * slope + inter."""
 
     shape: tuple[int, int, int]
     affine: Matrix
@@ -59,17 +59,17 @@ class Header:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether stored values differ from real ones."""
+        """Whether stored values have to be scaled."""
         return (self.slope, self.inter) != (1.0, 0.0)
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of voxel data, exact however absurd the claim."""
+        """Bytes of voxel data, exact for any claimed size."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def header_size(start: bytes, name: str) -> int:
-    """348 or 540 from the first four bytes, whichever byte order; anything else is no NIfTI."""
+    """348 or 540 from the first four bytes, in either byte order; anything else is not NIfTI."""
     for order in ("<", ">"):
         size = int(np.frombuffer(start[:4], order + "i4")[0]) if len(start) >= 4 else 0
         if size in (NIFTI1.itemsize, NIFTI2.itemsize):
@@ -78,7 +78,7 @@ def header_size(start: bytes, name: str) -> int:
 
 
 def parse_header(raw: bytes, name: str, use_form: Form | None = None) -> Header:
-    """Judge a raw header; `name` stands in the sentences, `use_form` settles two forms that differ."""
+    """Check a raw header; `name` appears in refusals, `use_form` selects a form if the two differ."""
     size = header_size(raw, name)
     if len(raw) < size:
         raise UnreadableFileError(
@@ -149,7 +149,7 @@ def _shape(fields: np.void, name: str) -> tuple[int, int, int]:
 
 
 def _scaling(fields: np.void, name: str) -> tuple[float, float]:
-    """Slope and intercept; 0 and NaN mean unscaled by the standard."""
+    """Slope and intercept; by the standard, 0 and NaN mean unscaled."""
     slope, inter = float(fields["scl_slope"]), float(fields["scl_inter"])
     if slope == 0 or math.isnan(slope):
         return 1.0, 0.0
@@ -174,9 +174,9 @@ def _offset(fields: np.void, least: int, name: str) -> int:
 # ---- geometry ----------------------------------------------------------------------------------------------
 
 
-@np.errstate(all="ignore")  # absurd numbers overflow to inf or NaN, which no comparison below lets through
+@np.errstate(all="ignore")  # overflows to inf or NaN fail the comparisons below
 def _affine(fields: np.void, shape: tuple[int, int, int], name: str, use_form: Form | None) -> Matrix:
-    """The 4x4 RAS affine of the one form that is set, or of two that agree."""
+    """4x4 RAS affine of the form that is set, or of both if they agree."""
     pixdim = np.array(fields["pixdim"][1:4], np.float64)
     unit = int(fields["xyzt_units"]) & 7
     if unit not in (0, 2):
@@ -216,7 +216,7 @@ def _sform(fields: np.void, name: str) -> Matrix:
 
 
 def _qform(fields: np.void, pixdim: Matrix, name: str, near: Matrix | None = None) -> Matrix:
-    """The qform; rounding hides the small real part a of a half turn, which `near` then decides."""
+    """Affine of the qform; for half turns rounding hides the small real part a, which `near` then decides."""
     b, c, d = (float(fields[f"quatern_{part}"]) for part in "bcd")
     square = 1 - b * b - c * c - d * d
     if not square >= -QUATERNION_ROUNDING:
@@ -225,7 +225,7 @@ def _qform(fields: np.void, pixdim: Matrix, name: str, near: Matrix | None = Non
         )
     sign = float(fields["pixdim"][0])
     if sign not in (1.0, -1.0):
-        # The standard reads 0 as 1, but a 0 tells nothing of the side: it is never guessed.
+        # The standard reads 0 as 1, but 0 does not determine the side, which is never guessed.
         raise _unusable(
             name, "side of the qform not usable", f"pixdim[0] is {sign:g}, not 1 or -1", USE_SFORM
         )

@@ -1,6 +1,6 @@
-"""NRRD images read strictly: header and data in one file, a known space, nothing unpacked beyond its claim.
+"""Read NRRD images strictly: header and data in one file, a known space, no more data than the header states.
 
-Only what places and types a voxel without doubt is accepted (https://teem.sourceforge.net/nrrd/format.html).
+Position and type of the voxels must be unambiguous (https://teem.sourceforge.net/nrrd/format.html).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.nifti_header import COPY_AGAIN, EXPORT_AGAIN
 from tumoar.vocabulary.errors import GeometryError, ResourceError, UnreadableFileError, plain_name
 
@@ -27,7 +27,7 @@ Matrix = npt.NDArray[np.float64]
 MAGIC = re.compile(rb"NRRD000[1-5]")
 MOST_HEADER = 64 * 1024  # bytes
 CHUNK = 1024**2
-MOST_EXPANSION = 1032  # bytes that one byte of a deflate stream can hold at most
+MOST_EXPANSION = 1032  # maximum ratio of a deflate stream
 TYPES = {
     "i1": "signed char, int8, int8_t",
     "u1": "uchar, unsigned char, uint8, uint8_t",
@@ -59,7 +59,7 @@ VECTOR = re.compile(r"\(([^()]*)\)")
 
 @dataclass(frozen=True)
 class Header:
-    """What is needed of a header that was accepted; `remarks` are its own key:=value pairs."""
+    """The fields of an accepted header that are used; `remarks` are its key:=value pairs."""
 
     grid: Grid
     dtype: np.dtype[np.generic]
@@ -74,8 +74,8 @@ class Header:
 
 
 def read_nrrd(path: Path, what: str, most: int) -> tuple[Image, Header]:
-    """A scalar 3-D image, of at most `most` bytes in its file and in memory, and its header."""
-    with opened(path, what, most) as file:
+    """Read a scalar 3-D image of at most `most` bytes, in its file and in memory, and its header."""
+    with open_file(path, what, most) as file:
         header = parse_header(_head(file, path.name), path.name)
         if header.data_bytes > most:
             raise ResourceError("B6", f"{what} is too large", file=path.name, do="check the header")
@@ -83,7 +83,7 @@ def read_nrrd(path: Path, what: str, most: int) -> tuple[Image, Header]:
 
 
 def parse_header(lines: list[str], name: str) -> Header:
-    """Judge the lines between magic and data; `name` stands in the sentences."""
+    """Check the lines between magic and data; `name` appears in refusals."""
     fields, remarks = _fields(lines, name)
     absent = [field for field in NEEDED if field not in fields]
     if "space" in absent or "spacedirections" in absent or "spaceorigin" in absent:
@@ -101,7 +101,7 @@ def parse_header(lines: list[str], name: str) -> Header:
             raise GeometryError("B16", "voxel size not in mm; units?", file=name, do=EXPORT_AGAIN)
     encoding = fields["encoding"].lower()
     if encoding not in ("raw", "gzip", "gz"):
-        raise _damaged(name, "another encoding than raw or gzip")
+        raise _damaged(name, "an encoding other than raw or gzip")
     shape = _sizes(fields["sizes"], name)
     return Header(
         Grid(shape, _affine(fields, name)),
@@ -116,7 +116,7 @@ def parse_header(lines: list[str], name: str) -> Header:
 
 
 def _head(file: BinaryIO, name: str) -> list[str]:
-    """The lines of the header; the file then stands at its data."""
+    """Lines of the header; afterwards the file is positioned at its data."""
     raw = file.read(MOST_HEADER)
     end = re.search(rb"\r?\n\r?\n", raw)
     if MAGIC.match(raw) is None:
@@ -135,7 +135,7 @@ def _head(file: BinaryIO, name: str) -> list[str]:
 
 
 def _fields(lines: list[str], name: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Fields by their names without spaces, and pairs key:=value; what is unknown or double is refused."""
+    """Fields by name without spaces, and key:=value pairs; unknown and repeated fields are refused."""
     fields: dict[str, str] = {}
     remarks: dict[str, str] = {}
     for line in lines:
@@ -147,11 +147,11 @@ def _fields(lines: list[str], name: str) -> tuple[dict[str, str], dict[str, str]
             continue
         field = key.replace(" ", "").lower()
         if field == "datafile":
-            raise _damaged(name, "data outside of the file", "save header and data in one .nrrd file")
+            raise _damaged(name, "data outside the file", "save header and data in one .nrrd file")
         if field in ("lineskip", "byteskip") and value.strip() == "0":
             continue
         if not colon or field not in (*NEEDED, *PASSED_OVER, *CHECKED):
-            raise _damaged(name, "a field that is not known" if colon else "a line that is no field")
+            raise _damaged(name, "an unknown field" if colon else "a line that is not a field")
         if field in fields:
             raise _damaged(name, f"field {field} twice")
         fields[field] = value.strip()
@@ -169,7 +169,7 @@ def _sizes(text: str, name: str) -> tuple[int, int, int]:
 def _type(fields: Mapping[str, str], name: str) -> np.dtype[np.generic]:
     code = DTYPES.get(" ".join(fields["type"].lower().split()))
     if code is None:
-        raise _damaged(name, "a type of voxels that is not read")
+        raise _damaged(name, "an unsupported voxel type")
     order = {"little": "<", "big": ">"}.get(fields.get("endian", "").lower())
     if order is None and code[1] != "1":
         raise _damaged(name, "no byte order")
@@ -178,7 +178,7 @@ def _type(fields: Mapping[str, str], name: str) -> np.dtype[np.generic]:
 
 @np.errstate(all="ignore")
 def _affine(fields: Mapping[str, str], name: str) -> Matrix:
-    """4x4 to RAS from a space that has sides."""
+    """4x4 affine to RAS from a space with known sides."""
     space = fields["space"].lower()
     signs = TO_RAS.get(SHORT.get(space, space))
     if signs is None:
@@ -186,7 +186,7 @@ def _affine(fields: Mapping[str, str], name: str) -> Matrix:
             "B11",
             "orientation unknown",
             file=name,
-            found="a space that is none of RAS, LAS and LPS",
+            found="a space other than RAS, LAS and LPS",
             do="save it with its space",
         )
     vectors = VECTOR.findall(fields["spacedirections"])
@@ -216,14 +216,14 @@ def _vector(text: str, name: str) -> list[float]:
 
 
 def _values(file: BinaryIO, header: Header, name: str) -> npt.NDArray[np.generic]:
-    """The voxels, read to the end so that a checksum is verified; never more bytes than the header claims."""
+    """Voxels, read to the end to verify the checksum; never more bytes than the header states."""
     start = file.tell()
     size = file.seek(0, 2) - start
     file.seek(start)
     expected = header.data_bytes
     if size * (MOST_EXPANSION if header.is_compressed else 1) < expected:
         raise _short(name, expected, size)
-    # Pages of this buffer are taken only as bytes arrive, so a false claim costs no memory.
+    # Pages of this buffer are allocated as bytes arrive, so a false size costs no memory.
     buffer = np.empty(expected, np.uint8)
     stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if header.is_compressed else file
     done = 0

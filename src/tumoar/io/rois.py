@@ -1,4 +1,4 @@
-"""What RTSTRUCT and DICOM-SEG files share: structures on the voxels of a series, and whose they are."""
+"""Shared by RTSTRUCT and DICOM-SEG files: structures on the voxels of a series, patient and study."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tumoar.vocabulary.labels import Code, LabelTable, Organ
 UNREVIEWED = "AUTO-UNREVIEWED"
 AUTOMATIC = "automatic, unreviewed"
 UNIDENTIFIED = f"{AUTOMATIC}; patient identity not checked"
-"""In descriptions, which hold 64 letters."""
+"""Descriptions have at most 64 characters."""
 MANUFACTURER = "tumoar"
 STUDY = (
     "PatientName",
@@ -29,7 +29,7 @@ STUDY = (
     "AccessionNumber",
     "ReferringPhysicianName",
 )
-"""Taken over from the series: by them the file finds its patient and study, and nothing else is copied."""
+"""Attributes copied from the series, to link the file to its patient and study; nothing else is copied."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +61,12 @@ def look_of(table: LabelTable, organ: Organ) -> tuple[str, Code | None]:
 
 
 def look_of_target(table: LabelTable) -> tuple[str, Code | None]:
-    """Color and SNOMED code of a margin around tumor: those of its core."""
+    """Color and SNOMED code of a margin around the tumor: those of the core."""
     core = next(t for t in table.tumor if t.name == "core")
     return core.color, core.snomed
 
 
-def coded(code: Code) -> Dataset:
+def code_item(code: Code) -> Dataset:
     """A SNOMED concept as an item of a code sequence."""
     item = Dataset()
     item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = code.value, "SCT", code.meaning
@@ -74,16 +74,16 @@ def coded(code: Code) -> Dataset:
 
 
 def uid(*parts: str) -> str:
-    """An identifier made from its contents: the same result for the same series has the same one."""
+    """UID derived from the content: the same result on the same series has the same UID."""
     return str(generate_uid(entropy_srcs=list(parts)))
 
 
 def of_study(header: Dataset) -> dict[str, object]:
-    """Patient and study of a series' header; what is absent stays empty."""
+    """Patient and study attributes of a header; absent ones stay empty."""
     return {keyword: header[keyword].value if keyword in header else "" for keyword in STUDY}
 
 
 def now() -> tuple[str, str]:
-    """Date and time as DICOM writes them."""
+    """Current date and time in DICOM format."""
     at = datetime.now()
     return at.strftime("%Y%m%d"), at.strftime("%H%M%S")

@@ -1,7 +1,7 @@
-"""Structure sets read: every structure as contours in world space.
+"""Read structure sets: every structure as contours in world space.
 
-A file that contradicts itself is refused. What is no volume (points, open lines) is left out, and
-`StructureSet.notes` says so.
+Contradictory files are refused. Points and open contours, which enclose no volume, are skipped and listed in
+`StructureSet.notes`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydicom import Dataset
 from tumoar.geometry.contours import Outline, common_spacing, find_remarks
 from tumoar.geometry.planes import drop_repeats, has_area
 from tumoar.io.dicom_file import open_dicom, refusing, require_whole
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.identity import Person, person_of
 from tumoar.vocabulary.errors import (
     GeometryError,
@@ -32,12 +32,12 @@ from tumoar.vocabulary.errors import (
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 VOXEL_EDGES = "voxel edges"
-"""In the description of our own structures: their contours stand for whole slices."""
+"""In the description of our own structures: their contours represent whole slices."""
 
 MOST_BYTES = 512 * 1024**2
 MOST_POINTS, MOST_CONTOURS = 20_000_000, 500_000  # of a file
 FARTHEST = 100_000.0  # mm from the origin
-NAME_LENGTH = 64  # letters, by the standard
+NAME_LENGTH = 64  # characters, by the standard
 NUMERALS = b"0123456789+-.eE \\"
 CLOSED, EXCLUSIVE = "CLOSED_PLANAR", "CLOSEDPLANAR_XOR"
 NO_VOLUME = {"POINT": "point", "OPEN_PLANAR": "open contour", "OPEN_NONPLANAR": "open contour"}
@@ -48,10 +48,9 @@ Points = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StructureSet:
-    """The structures of a file that have contours, the frame of reference they lie in, and whose they are.
+    """Structures with contours, their frame of reference, and the patient.
 
-    `empty` are the names of structures without closed contours, `notes` sentences on what was left out or had
-    to be understood.
+    `empty` lists structures without closed contours; `notes` say what was skipped or interpreted.
     """
 
     outlines: tuple[Outline, ...]
@@ -62,9 +61,9 @@ class StructureSet:
 
 
 def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSet:
-    """Read a structure set; `spacing` (mm) is that of the slices, else that of the closest contours."""
+    """Read a structure set; `spacing` (mm) of the slices defaults to that of the closest contours."""
     path = Path(path)
-    with opened(path, "the structure set", MOST_BYTES):
+    with open_file(path, "the structure set", MOST_BYTES):
         data = open_dicom(path)
     require_whole(data, path.name)
     if data.SOPClassUID != RTSTRUCT:
@@ -91,7 +90,7 @@ def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSe
     notes = [note for _, own in found for note in own]
     if frameless:
         verb = "names" if len(frameless) == 1 else "name"
-        where = "taken to lie in that of the others"
+        where = "assumed to be that of the others"
         notes.append(f"{join_names(frameless)} {verb} no frame of reference: {where}")
     if bare:
         notes.append(f"without contours in {plain_name(path.name)}: {join_names(bare)}")
@@ -101,27 +100,27 @@ def read_rtstruct(path: str | Path, spacing: float | None = None) -> StructureSe
 
 
 def _numbered(items: Iterable[Dataset], keyword: str, name: str) -> dict[int, Dataset]:
-    """Items of a sequence by the number of their structure, which must be there once."""
+    """Items of a sequence by their structure number, which must be unique."""
     out: dict[int, Dataset] = {}
     for item in items:
         if item.get(keyword) is None:
             raise _unusable("a structure without a number", name)
         number = int(item[keyword].value)
         if number in out:
-            raise _unusable(f"structure number {number} is there twice", name)
+            raise _unusable(f"structure number {number} appears twice", name)
         out[number] = item
     return out
 
 
 def _names(rows: Mapping[int, Dataset], drawn: Iterable[int], name: str) -> dict[int, str]:
-    """The name of every structure with contours: there, and not that of another one."""
+    """Name of every structure with contours; it must exist and be unique."""
     out = {}
     for number in drawn:
         if number not in rows:
             raise _unusable(f"contours of structure number {number}, which the file does not list", name)
         out[number] = _name(rows[number])
         if not out[number]:
-            raise _unusable(f"structure number {number} has contours and no name", name)
+            raise _unusable(f"structure number {number} has contours but no name", name)
     twice = [text for text, count in Counter(out.values()).items() if count > 1]
     if twice:
         raise UnreadableFileError(
@@ -145,7 +144,7 @@ def _require_bounded(drawn: Iterable[Dataset], name: str) -> None:
 
 
 def _frame(rows: Iterable[Dataset], name: str) -> str | None:
-    """The frame of reference of all structures with contours; None where none is named."""
+    """Frame of reference of all structures with contours; None if none is given."""
     frames = {_frame_of(row) for row in rows} - {""}
     if len(frames) > 1:
         raise GeometryError(
@@ -163,7 +162,7 @@ def _frame_of(row: Dataset) -> str:
 
 
 def _outline(item: Dataset, row: Dataset, name: str, file: str) -> tuple[Outline, list[str]]:
-    """A structure's closed contours, and sentences on what else it holds."""
+    """Closed contours of a structure, and notes on its other contents."""
     polygons, left_out, kinds = [], Counter[str](), set[str]()
     for contour in item.ContourSequence:
         kind = str(contour.get("ContourGeometricType") or "").strip()
@@ -171,7 +170,7 @@ def _outline(item: Dataset, row: Dataset, name: str, file: str) -> tuple[Outline
             left_out[NO_VOLUME[kind]] += 1
             continue
         if kind not in (CLOSED, EXCLUSIVE):
-            raise _unusable(f"a contour of {name} of no known type", file)
+            raise _unusable(f"a contour of {name} of unknown type", file)
         kinds.add(kind)
         points = _points(contour, name, file)
         polygon = drop_repeats(points)
@@ -186,7 +185,7 @@ def _outline(item: Dataset, row: Dataset, name: str, file: str) -> tuple[Outline
     notes = [f"{_counted(n, what)} of {name} {_was(n)} not used" for what, n in left_out.items()]
     if repeated:
         notes.append(
-            f"{_counted(repeated, 'contour')} of {name} ran around twice and {_was(repeated)} counted once"
+            f"{_counted(repeated, 'contour')} of {name} {_was(repeated)} traced twice and counted once"
         )
     outline = Outline(
         name,
@@ -199,24 +198,24 @@ def _outline(item: Dataset, row: Dataset, name: str, file: str) -> tuple[Outline
 
 
 def _points(contour: Dataset, name: str, file: str) -> Points:
-    """(n, 3) the points of a contour in world mm (RAS)."""
+    """(n, 3) points of a contour in world mm (RAS)."""
     values = _decimals(contour, name, file)
     if len(values) % 3:
-        raise _unusable(f"a contour of {name} with {len(values)} coordinates, not three of each point", file)
+        raise _unusable(f"a contour of {name} with {len(values)} coordinates, not three per point", file)
     points = values.reshape(-1, 3)
     claimed = contour.get("NumberOfContourPoints")
     if claimed is not None and int(claimed) != len(points):
         raise _unusable(f"a contour of {name} with {len(points)} points that claims {int(claimed)}", file)
     if not (np.abs(points) <= FARTHEST).all():
-        raise _unusable(f"a contour of {name} with coordinates that are no place in a scanner", file)
+        raise _unusable(f"a contour of {name} with coordinates outside any scanner", file)
     offset = contour.get("ContourOffsetVector")
     if offset and any(float(v) != 0 for v in offset):
-        raise _unusable(f"contours of {name} lie elsewhere than their points (Contour Offset Vector)", file)
+        raise _unusable(f"contours of {name} are shifted by a Contour Offset Vector", file)
     return points * [-1.0, -1.0, 1.0]
 
 
 def _decimals(contour: Dataset, name: str, file: str) -> Points:
-    """The coordinates of a contour; read from the bytes, as there are very many of them."""
+    """Coordinates of a contour, parsed from the raw bytes for speed."""
     if "ContourData" not in contour:
         return np.zeros(0)
     raw = contour.get_item("ContourData")
@@ -237,7 +236,7 @@ def _decimals(contour: Dataset, name: str, file: str) -> Points:
 
 
 def _remarks(outline: Outline) -> list[str]:
-    """What is to say of contours that can be arranged; others are refused where they are used."""
+    """Notes on contours that can be arranged in planes; others are refused where they are used."""
     try:
         return find_remarks(outline)
     except TumoarError:

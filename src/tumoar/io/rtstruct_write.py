@@ -1,4 +1,4 @@
-"""Structure sets written: contours on the slices of a series, read back before they are put in place."""
+"""Write structure sets: contours on the slices of a series, read back and compared before publishing."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from pydicom.uid import ExplicitVRLittleEndian
 from tumoar.geometry.contours import fill_contours
 from tumoar.geometry.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
-from tumoar.io.files import beside
+from tumoar.io.files import replace_file
 from tumoar.io.rois import (
     AUTOMATIC,
     MANUFACTURER,
     UNIDENTIFIED,
     UNREVIEWED,
     Roi,
-    coded,
+    code_item,
     now,
     of_study,
     uid,
 )
 from tumoar.io.rtstruct import RTSTRUCT, VOXEL_EDGES, read_rtstruct
-from tumoar.numerics.tracing import Region, keyholed, smoothed, trace
+from tumoar.numerics.tracing import Region, join_holes, smooth_loop, trace
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, TumoarError
 
 CONTOUR_DATA = Tag("ContourData")
 STUDY_COMPONENT = "1.2.840.10008.3.1.2.3.1"
-VOLUME_SHARE, VOLUME_VOXELS, CENTER = 0.01, 3, 0.2  # what reading back may differ by; mm
+VOLUME_SHARE, VOLUME_VOXELS, CENTER = 0.01, 3, 0.2  # tolerances of the comparison; mm
 RIM = 2  # voxels
 
 Points = npt.NDArray[np.float64]
@@ -49,12 +49,12 @@ def write_rtstruct(
     key: str = "",
     is_checked: bool = True,
 ) -> None:
-    """Write structures as contours on the slices of a series, or nothing at all.
+    """Write structures as contours on the slices of a series, atomically.
 
-    Contours run along voxel edges, or are rounded off with `smooth`, which keeps the area of each. A hole is
-    part of the contour around it, reached by a seam. Every structure is read back and filled again: volume
-    and place must agree. `key` and the series determine the file's identifiers. Unless it `is_checked` that
-    the series is of the patient who was segmented, the descriptions say so.
+    Contours follow voxel edges; `smooth` rounds them and keeps their areas. A hole is joined to the contour
+    around it by a seam. Every structure is read back and filled again: volume and position must agree. The
+    file's UIDs are derived from `key` and the series. Unless `is_checked`, the descriptions state that
+    patient identity could not be checked.
     """
     path = Path(path)
     grid, slices = grid_of(series)
@@ -65,10 +65,9 @@ def write_rtstruct(
     if not is_checked:
         data.SeriesDescription = data.StructureSetName = UNIDENTIFIED
         data.StructureSetDescription += (
-            " Patient identity could not be checked: nothing says that these images are of the patient"
-            " who was segmented."
+            " Patient identity could not be checked: these images may not show the patient who was segmented."
         )
-    with beside(path) as temporary:
+    with replace_file(path) as temporary:
         data.save_as(temporary, enforce_file_format=True)
         _require_same(temporary, rois, grid, path.name)
 
@@ -76,11 +75,13 @@ def write_rtstruct(
 def contours_of(
     mask: npt.NDArray[np.bool_], grid: Grid, smooth: bool = False
 ) -> Iterator[tuple[int, Points]]:
-    """Number of the slice (last axis) and polygon (n, 3) in world mm, one for every part of every slice."""
+    """Slice number (last axis) and polygon (n, 3) in world mm of every part on every slice."""
     for k in np.flatnonzero(mask.any((0, 1))).tolist():
         for region in trace(mask[:, :, k]):
-            loops = Region(smoothed(region.outer), tuple(map(smoothed, region.holes))) if smooth else region
-            for polygon in keyholed(loops):
+            loops = (
+                Region(smooth_loop(region.outer), tuple(map(smooth_loop, region.holes))) if smooth else region
+            )
+            for polygon in join_holes(loops):
                 yield k, grid.world(np.column_stack([polygon, np.full(len(polygon), k)]))
 
 
@@ -109,7 +110,7 @@ def _structure_set(
         InstanceCreationTime=time,
         StructureSetLabel=UNREVIEWED,
         StructureSetName=AUTOMATIC,
-        StructureSetDescription="Automatic outlines for research; not reviewed by anyone.",
+        StructureSetDescription="Automatic outlines for research; not reviewed.",
         StructureSetDate=date,
         StructureSetTime=time,
         ApprovalStatus="UNAPPROVED",
@@ -166,7 +167,7 @@ def _contours(number: int, roi: Roi, grid: Grid, images: Sequence[Dataset], smoo
 
 
 def _decimals(values: Points) -> RawDataElement:
-    """Numbers as the file has them; value by value through pydicom a brain would take a minute."""
+    """Numbers as raw bytes: value by value through pydicom, a brain would take a minute."""
     text = "\\".join(f"{v:.4f}" for v in values.tolist()).encode()
     text += b" " * (len(text) % 2)
     return RawDataElement(CONTOUR_DATA, "DS", len(text), text, 0, False, True)
@@ -181,7 +182,7 @@ def _observation(number: int, roi: Roi) -> Dataset:
         ROIInterpreter="",
     )
     if roi.code is not None:
-        item.RTROIIdentificationCodeSequence = [coded(roi.code)]
+        item.RTROIIdentificationCodeSequence = [code_item(roi.code)]
     return item
 
 
@@ -204,7 +205,7 @@ def _dataset(**values: object) -> Dataset:
 
 
 def _require_same(written: Path, rois: Sequence[Roi], grid: Grid, name: str) -> None:
-    """Fill the contours of the file again and compare every structure with its mask."""
+    """Fill the written contours and compare every structure with its mask."""
     try:
         found = {o.name: o for o in read_rtstruct(written, grid.spacing[2]).outlines}
         wider = _wider(grid)
@@ -212,19 +213,19 @@ def _require_same(written: Path, rois: Sequence[Roi], grid: Grid, name: str) -> 
             if roi.mask.any():
                 _compare(fill_contours(found[roi.name], wider), wider, roi, grid)
             elif roi.name in found:
-                raise ValueError("contours of nothing")
+                raise ValueError("contours of an empty structure")
     except (TumoarError, KeyError, ValueError) as error:
         raise IntegrityError(
             "written",
-            "written contours are not the structures",
+            "written contours differ from the structures",
             file=name,
             found=str(error),
-            do="report this fault",
+            do="report this bug",
         ) from error
 
 
 def _wider(grid: Grid) -> Grid:
-    """With a rim around every slice: a rounded contour at its border reaches beyond it."""
+    """The grid with a rim around every slice: smoothed contours may reach beyond it."""
     affine = grid.affine.copy()
     affine[:3, 3] = grid.world([-RIM, -RIM, 0])
     return Grid((grid.shape[0] + 2 * RIM, grid.shape[1] + 2 * RIM, grid.shape[2]), affine, grid.frame)

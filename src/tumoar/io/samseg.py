@@ -1,9 +1,9 @@
-"""Import of a mesh atlas in SAMSEG's text format, as a model of its own structures.
+"""Import a mesh atlas in SAMSEG's text format, as a model with its own structures.
 
-A folder holds the mesh (`atlas_level2.txt.gz`), the names of its labels (`compressionLookupTable.txt`),
-which of them share a mixture (`sharedGMMParameters.txt`) and the image in whose voxels it is given
-(`template.nii.gz`). A label that the file splits between several mixtures gets the first; all original
-numbers and splits are kept in the atlas' provenance.
+The folder holds the mesh (`atlas_level2.txt.gz`), label names (`compressionLookupTable.txt`), mixtures shared
+by labels (`sharedGMMParameters.txt`) and the template image that defines the voxel coordinates
+(`template.nii.gz`). A label that is split between several mixtures gets the first one; original label numbers
+and splits are kept in the provenance of the atlas.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, cast
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.nifti import read_nifti
 from tumoar.model.atlas import Atlas
 from tumoar.numerics import tetra
@@ -29,7 +29,7 @@ from tumoar.vocabulary.labels import Gmm, LabelTable, Organ, Structure, default_
 
 MESH = "atlas_level2.txt.gz"
 
-_MAX_MESH, _MAX_TABLE, _CHUNK = 1 << 28, 1 << 20, 1 << 20  # bytes; the mesh that SAMSEG ships has 50 million
+_MAX_MESH, _MAX_TABLE, _CHUNK = 1 << 28, 1 << 20, 1 << 20  # bytes; the mesh in SAMSEG has 50 million
 _MAX_NODES, _MAX_CELLS, _MAX_LINE = 500_000, 10_000_000, 1 << 14
 _OUTSIDE_BRAIN = ("Unknown", "Skull", "Soft", "Eyes", "Optic")
 _ORGANS = {
@@ -42,7 +42,7 @@ _ORGANS = {
 
 @dataclass(frozen=True)
 class Mesh:
-    """A mesh as the file has it: voxel coordinates of the template, one column per compressed label."""
+    """A mesh as stored: voxel coordinates of the template, one column per compressed label."""
 
     nodes: npt.NDArray[np.float64]
     tetrahedra: npt.NDArray[np.int32]
@@ -52,7 +52,7 @@ class Mesh:
 
 
 def import_samseg(folder: str | Path, mesh: str = MESH) -> Atlas:
-    """The atlas of a SAMSEG atlas folder, in the world of its template."""
+    """Import the atlas of a SAMSEG atlas folder, in world coordinates of its template."""
     folder = Path(folder)
     names, numbers, colors = _lookup_table(folder / "compressionLookupTable.txt")
     mixtures, splits = _shared_mixtures(folder / "sharedGMMParameters.txt", names)
@@ -91,7 +91,7 @@ def import_samseg(folder: str | Path, mesh: str = MESH) -> Atlas:
 
 
 def read_mesh(path: str | Path) -> Mesh:
-    """The reference mesh of a text file, plain or compressed."""
+    """Read the reference mesh of a text file, plain or compressed."""
     path = Path(path)
     try:
         return _parse_mesh(_lines(_text(path, _MAX_MESH)))
@@ -139,7 +139,7 @@ def _parse_mesh(lines: Iterator[str]) -> Mesh:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of a text one by one: all of them at once may take far more memory than the text."""
+    """Lines of a text one by one; a list of all would take far more memory than the text."""
     stream = io.StringIO(text)
     while line := stream.readline(_MAX_LINE):
         if len(line) == _MAX_LINE:
@@ -158,7 +158,7 @@ def _after(line: str, what: str) -> str:
 
 
 def _lookup_table(path: Path) -> tuple[list[str], list[int], list[str]]:
-    """Names, original numbers and colors in the order of the mesh's columns."""
+    """Names, original numbers and colors, in the order of the mesh columns."""
     try:
         rows = [line.split() for line in _text(path).splitlines() if line.strip()]
         table = {int(row[1]): (row[2], int(row[0]), [int(c) for c in row[3:6]]) for row in rows}
@@ -169,7 +169,7 @@ def _lookup_table(path: Path) -> tuple[list[str], list[int], list[str]]:
 
 
 def _shared_mixtures(path: Path, names: list[str]) -> tuple[list[Gmm], dict[str, tuple[str, ...]]]:
-    """Mixtures, and for each label those whose search strings occur in its name."""
+    """Mixtures, and for each label those whose search strings match its name."""
     try:
         rows = [line.split() for line in _text(path).splitlines() if line.strip() and line.split()[0] != "#"]
         gmms = [Gmm(row[0], int(row[1])) for row in rows]
@@ -187,7 +187,7 @@ def _shared_mixtures(path: Path, names: list[str]) -> tuple[list[Gmm], dict[str,
 def _labels(
     names: list[str], colors: list[str], mixtures: list[Gmm], splits: dict[str, tuple[str, ...]]
 ) -> LabelTable:
-    """A table of these structures with our tumor classes; label maps hold the mesh's column numbers."""
+    """Label table of these structures and our tumor classes; label values are the mesh columns."""
     paper = default_labels()
     used = {splits[name][0] for name in names}
     structures = []
@@ -221,9 +221,9 @@ def _labels(
 
 
 def _text(path: Path, most: int = _MAX_TABLE) -> str:
-    """The whole text of a file, compressed or not, up to a bound."""
+    """Text of a file, compressed or not, up to `most` bytes."""
     try:
-        with opened(path, "the file", most) as file:
+        with open_file(path, "the file", most) as file:
             is_compressed = file.peek(2)[:2] == b"\x1f\x8b"  # type: ignore[attr-defined]
             stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_compressed else file
             content = b"".join(_chunks(stream, most))
@@ -237,7 +237,7 @@ def _text(path: Path, most: int = _MAX_TABLE) -> str:
 
 
 def _chunks(stream: IO[bytes], most: int) -> Iterator[bytes]:
-    """The content in pieces, to the end or just beyond `most` bytes."""
+    """Content in chunks, to the end or just beyond `most` bytes."""
     while most >= 0 and (chunk := stream.read(_CHUNK)):
         yield chunk
         most -= len(chunk)

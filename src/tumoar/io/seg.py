@@ -1,4 +1,4 @@
-"""DICOM segmentations: masks on the very voxels of a series, written by highdicom and read back."""
+"""Write DICOM segmentations: masks on the voxels of a series, written by highdicom and read back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydicom import Dataset
 from tumoar.geometry.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
 from tumoar.io.dicom_file import open_dicom, pixels_of
-from tumoar.io.files import beside
+from tumoar.io.files import replace_file
 from tumoar.io.rois import AUTOMATIC, MANUFACTURER, STUDY, UNIDENTIFIED, UNREVIEWED, Roi, uid
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, TumoarError
@@ -24,9 +24,9 @@ EMPTY_IF_ABSENT = (*STUDY, "PositionReferenceIndicator")
 def write_seg(
     path: str | Path, rois: Sequence[Roi], series: Series, *, key: str = "", is_checked: bool = True
 ) -> None:
-    """Write structures as one segment each (empty ones are left out), or nothing at all.
+    """Write each structure as a segment, atomically; empty structures are skipped.
 
-    Unless it `is_checked` that the series is of the patient who was segmented, the descriptions say so.
+    Unless `is_checked`, the descriptions state that patient identity could not be checked.
     """
     path = Path(path)
     grid, _ = grid_of(series)
@@ -34,7 +34,7 @@ def write_seg(
     if not there:
         return
     data = _segmentation(there, series, key, AUTOMATIC if is_checked else UNIDENTIFIED)
-    with beside(path) as temporary:
+    with replace_file(path) as temporary:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             data.save_as(temporary)
@@ -50,7 +50,7 @@ def _segmentation(rois: Sequence[Roi], series: Series, key: str, description: st
     sources = [_source(series.headers[p]) for p in paths]
     own = "seg", key, series.uid, ",".join(roi.name for roi in rois)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they quote values of the series
+        warnings.simplefilter("ignore")  # warnings quote values of the series
         algorithm = hd.AlgorithmIdentificationSequence(
             "tumoar", codes.cid7162.ArtificialIntelligence, __version__
         )
@@ -72,7 +72,7 @@ def _segmentation(rois: Sequence[Roi], series: Series, key: str, description: st
             )
             for number, roi in enumerate(rois, 1)
         ]
-        # Frames in the order of the sources: slices of one file each, or the frames of a single file.
+        # Frames in the order of the sources: slices of separate files, or frames of a single file.
         order = [k for p in paths for k in _frames(slices, p)]
         values = np.stack([roi.mask.transpose(2, 1, 0)[order] for roi in rois], -1).astype(np.uint8)
         return hd.seg.Segmentation(
@@ -96,13 +96,13 @@ def _segmentation(rois: Sequence[Roi], series: Series, key: str, description: st
 
 
 def _frames(slices: Sequence[Slice], path: Path) -> list[int]:
-    """Places in the stack of a file's frames, in the order the file has them."""
+    """Positions in the stack of the frames of a file, in file order."""
     own = [(s.frame, k) for k, s in enumerate(slices) if s.path == path]
     return [k for _, k in sorted(own)]
 
 
 def _source(header: Dataset) -> Dataset:
-    """The header with what may be empty by the standard but has to be there for highdicom."""
+    """The header with attributes that highdicom requires, though the standard allows them to be empty."""
     whole = Dataset(header)
     whole.file_meta = header.file_meta
     for keyword in EMPTY_IF_ABSENT:
@@ -112,7 +112,7 @@ def _source(header: Dataset) -> Dataset:
 
 
 def _require_same(written: Path, rois: Sequence[Roi], grid: Grid, name: str) -> None:
-    """Every voxel of every segment, by the positions of the file's own frames."""
+    """Compare every voxel of every segment, using the frame positions in the file."""
     try:
         data = open_dicom(written)
         frames = pixels_of(data, name)
@@ -133,5 +133,5 @@ def _require_same(written: Path, rois: Sequence[Roi], grid: Grid, name: str) -> 
                 raise ValueError(f"{roi.name}: {np.count_nonzero(mask != roi.mask)} voxels differ")
     except (TumoarError, ValueError, AttributeError, IndexError) as error:
         raise IntegrityError(
-            "written", "written segments are not the structures", file=name, found=str(error)
+            "written", "written segments differ from the structures", file=name, found=str(error)
         ) from error

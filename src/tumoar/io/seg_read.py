@@ -1,4 +1,4 @@
-"""DICOM segmentations read: every segment as the pixels of planes in world space."""
+"""Read DICOM segmentations: every segment as pixels on planes in world space."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pydicom import Dataset
 
 from tumoar.geometry.image import Grid
 from tumoar.io.dicom_file import LPS_TO_RAS, directions, open_dicom, pixels_of, refusing, vector
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.identity import Person, person_of
 from tumoar.vocabulary.errors import GeometryError, ResourceError, UnreadableFileError, printable
 
 SEG = "1.2.840.10008.5.1.4.1.1.66.4"
 MOST_BYTES, MOST_PIXELS = 1024**3, 2 * 10**9
-BESIDE = 0.1  # mm that a pixel may lie beside a voxel
+BESIDE = 0.1  # mm between a pixel and a voxel
 
 Mask = npt.NDArray[np.bool_]
 Points = npt.NDArray[np.float64]
@@ -26,7 +26,7 @@ Points = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Pixels [row, column] of a segment, the world position of the first, and the steps of column and row."""
+    """Pixels [row, column] of a segment, world position of the first, and column and row steps."""
 
     pixels: Mask
     corner: Points
@@ -36,7 +36,7 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """The frames of every segment by its label, their frame of reference, and whose they are."""
+    """Frames of every segment by label, their frame of reference, and the patient."""
 
     frames: Mapping[str, Sequence[Frame]]
     frame: str | None
@@ -44,9 +44,9 @@ class Segments:
 
 
 def read_seg(path: str | Path) -> Segments:
-    """Read a segmentation of the types BINARY and FRACTIONAL, of which at least half counts."""
+    """Read a BINARY or FRACTIONAL segmentation; fractions of at least one half count as inside."""
     path = Path(path)
-    with opened(path, "the segmentation", MOST_BYTES):
+    with open_file(path, "the segmentation", MOST_BYTES):
         data = open_dicom(path)
     if data.SOPClassUID != SEG:
         raise UnreadableFileError("seg", "not a DICOM segmentation", file=path.name)
@@ -78,7 +78,7 @@ def read_seg(path: str | Path) -> Segments:
 
 
 def mask_on(frames: Sequence[Frame], grid: Grid, name: str) -> Mask:
-    """A segment on the voxels of a grid in any storage order; refused if its pixels are not voxels of it."""
+    """Mask of a segment on a grid in any storage order; refused if its pixels are not voxels of the grid."""
     out = np.zeros(grid.shape, bool)
     for frame in frames:
         rows, columns = frame.pixels.shape
@@ -101,12 +101,12 @@ def mask_on(frames: Sequence[Frame], grid: Grid, name: str) -> Mask:
 
 
 def _labels(data: Dataset, name: str) -> dict[int, str]:
-    """The label of every segment: there, and not that of another one."""
+    """Label of every segment; it must exist and be unique."""
     out: dict[int, str] = {}
     for item in data.get("SegmentSequence") or []:
         number, label = int(item.SegmentNumber), printable(str(item.get("SegmentLabel") or "").strip())[:64]
         if number in out:
-            raise _unusable(f"segment number {number} is there twice", name)
+            raise _unusable(f"segment number {number} appears twice", name)
         if not label:
             raise _unusable(f"segment {number} has no label", name)
         if label in out.values():

@@ -14,17 +14,17 @@ from tumoar.numerics.convolve import M, R
 from tumoar.vocabulary.errors import ModelFileError
 
 _MOST_W, _MOST_B, _MOST_A = 50.0, 1e3, 1e4  # trained filters stay below 1, biases below 20
-_MOST_TAPS = M * R**3  # what the kernels are built for; more would take days for a head
+_MOST_TAPS = M * R**3  # limit of the kernels; more would take days per head
 _FORM = {"kind": "cRBM", "orientation": "correlation", "tied": 2, "voxel_mm": 1.0}
 
 
 def shape_section(model: CRBM, provenance: Mapping[str, Any]) -> Section:
-    """A cRBM as a section; `provenance` says what it was trained on, and how."""
+    """Section of a cRBM; `provenance` describes its training data and settings."""
     return Section({"w": model.w, "b": model.b}, {**_FORM, "a": model.a, "provenance": dict(provenance)})
 
 
 def section_shape(sections: Mapping[str, Section], name: str, path: str | Path) -> CRBM:
-    """The cRBM of a loaded section; `path` is named if it is not usable."""
+    """cRBM from a loaded section; `path` is named in refusals."""
     try:
         arrays, card = sections[name].arrays, sections[name].card
         if any(card[key] != value for key, value in _FORM.items()):

@@ -1,9 +1,9 @@
-"""Model files: named sections of arrays with a card each, in one `.npz` that holds no code.
+"""Model files: named sections of arrays, each with a card, in one `.npz` without code.
 
-The file is a zip of .npy arrays `section/array.npy` and of `model.json`, which lists them, carries each
-section's card (plain JSON) and a SHA-256 over everything. The same content is the same bytes. Nothing in a
-file is believed before it is checked: names, types and sizes against bounds, then the digest, then what the
-content means.
+The file is a zip archive of .npy arrays `section/array.npy` and of `model.json`, which lists the arrays and
+holds the card of each section (plain JSON) and a SHA-256 over everything. Equal content gives equal bytes.
+Everything is checked before use: names, types and sizes against bounds, then the digest, then the meaning of
+the content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.io.files import beside, read_bytes
+from tumoar.io.files import read_bytes, replace_file
 from tumoar.model.atlas import Atlas
 from tumoar.vocabulary.errors import ModelFileError, TumoarError
 from tumoar.vocabulary.labels import LabelTable, parse_labels
@@ -35,18 +35,18 @@ VERSION = 1
 _CARD = "model.json"
 _NAME = re.compile("[a-z][a-z0-9_]{0,31}")
 _TYPES = {"|b1", "|u1", "<i4", "<i8", "<f4", "<f8"}
-_MAX_FILE = 1 << 28  # bytes; the model in the package has 2.6 million
+_MAX_FILE = 1 << 28  # bytes; the model in the package: 2.6 million
 _MAX_TOTAL = 1 << 28  # bytes of all parts unpacked
-_MAX_RATIO, _SMALL = 100, 1 << 24  # unpacked to packed, which real arrays stay far below; small files may not
+_MAX_RATIO, _SMALL = 100, 1 << 24  # compression ratio, which real arrays stay far below; small files may not
 _MAX_CARD = 2 << 20
 _MAX_ENTRIES = 64
 _MAX_DIMENSIONS = 5
-_MAX_NODES, _MAX_TETRAHEDRA = 500_000, 5_000_000  # of a mesh; the one in the package has 38 and 220 thousand
+_MAX_NODES, _MAX_TETRAHEDRA = 500_000, 5_000_000  # of a mesh; in the package: 38 and 220 thousand
 
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a model: arrays by name, and what else is to be known about them as plain JSON."""
+    """One part of a model: arrays by name, and a card with plain JSON about them."""
 
     arrays: Mapping[str, npt.NDArray[Any]]
     card: Mapping[str, Any]
@@ -56,22 +56,22 @@ class Section:
 
 
 def save_sections(path: str | Path, sections: Mapping[str, Section]) -> str:
-    """Write a model file, read it back, and only then put it in place; returns its SHA-256."""
+    """Write a model file, read it back and only then move it into place; return its SHA-256."""
     path = Path(path)
     content = _pack(sections)
     _unpack(io.BytesIO(content), path)
-    with beside(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 
 
 def load_sections(path: str | Path) -> dict[str, Section]:
-    """All sections of a model file; whatever is not in order is refused."""
+    """Load and check all sections of a model file."""
     return load_hashed(path)[0]
 
 
 def load_hashed(path: str | Path) -> tuple[dict[str, Section], str]:
-    """As `load_sections`, with the SHA-256 of the very bytes that were read."""
+    """Like `load_sections`, with the SHA-256 of the bytes that were read."""
     path = Path(path)
     try:
         content = read_bytes(path, "the model file", _MAX_FILE)
@@ -99,7 +99,7 @@ def _pack(sections: Mapping[str, Section]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name, content in sorted(entries.items()):
-            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # without time of day
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # without a timestamp
     return out.getvalue()
 
 
@@ -108,7 +108,7 @@ def _unpack(file: Any, path: Path) -> dict[str, Section]:
         with zipfile.ZipFile(file) as archive:
             entries = _entries(archive, path)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise _unusable(path, "damaged, or not a model file at all") from error
+        raise _unusable(path, "damaged, or not a model file") from error
     try:
         card = json.loads(entries.pop(_CARD))
         form, version, table = card["format"], card["version"], card["sections"]
@@ -132,10 +132,10 @@ def _unpack(file: Any, path: Path) -> dict[str, Section]:
 
 
 def _entries(archive: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
-    """Contents by name, read no further than their stated and bounded size."""
+    """Contents by name, read up to their stated and bounded size."""
     infos = archive.infolist()
     if len(infos) > _MAX_ENTRIES or len({i.filename for i in infos}) != len(infos):
-        raise _unusable(path, "too many parts, or one twice")
+        raise _unusable(path, "too many parts, or a repeated one")
     total, packed = sum(i.file_size for i in infos), sum(i.compress_size for i in infos)
     if total > _MAX_TOTAL or (total > _SMALL and total > _MAX_RATIO * packed):
         raise _unusable(path, "it would unpack to more than a model needs")
@@ -144,11 +144,11 @@ def _entries(archive: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
         parts = info.filename.removesuffix(".npy").split("/")
         plain = info.filename.endswith(".npy") and len(parts) == 2 and all(map(_NAME.fullmatch, parts))
         if info.filename != _CARD and not plain:
-            raise _unusable(path, "a part with a strange name")
+            raise _unusable(path, "a part with an invalid name")
         if info.filename == _CARD and info.file_size > _MAX_CARD:
             raise _unusable(path, "a part is too large")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _unusable(path, "a part is packed in a way that is not read")
+            raise _unusable(path, "a part with an unsupported compression")
         with archive.open(info) as stream:
             entries[info.filename] = stream.read(info.file_size + 1)
         if len(entries[info.filename]) != info.file_size:
@@ -159,7 +159,7 @@ def _entries(archive: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
 
 
 def _array(content: bytes, name: str, path: Path) -> npt.NDArray[Any]:
-    """The array of a .npy entry, whose header must account for every byte."""
+    """Array of a .npy entry, whose header must account for every byte."""
     stream = io.BytesIO(content)
     try:
         if np.lib.format.read_magic(stream) != (1, 0):
@@ -199,17 +199,17 @@ def _unusable(path: Path, reason: str, do: str | None = None) -> ModelFileError:
 
 
 def save_atlas(path: str | Path, atlas: Atlas) -> str:
-    """A model file with the atlas alone; returns its SHA-256."""
+    """Write a model file with only the atlas; return its SHA-256."""
     return save_sections(path, {"atlas": atlas_section(atlas)})
 
 
 def load_atlas(path: str | Path) -> Atlas:
-    """The atlas of a model file."""
+    """Load the atlas of a model file."""
     return section_atlas(load_sections(path), path)
 
 
 def atlas_section(atlas: Atlas) -> Section:
-    """The atlas as a section; node probabilities as the few that are not zero."""
+    """Section of the atlas; only nonzero node probabilities are stored."""
     node, label = np.nonzero(atlas.alpha)
     return Section(
         {
@@ -228,7 +228,7 @@ def atlas_section(atlas: Atlas) -> Section:
 
 
 def section_atlas(sections: Mapping[str, Section], path: str | Path) -> Atlas:
-    """The atlas of loaded sections; `path` is named if it is not usable."""
+    """Atlas from loaded sections; `path` is named in refusals."""
     path = Path(path)
     if "atlas" not in sections:
         raise _unusable(path, "no atlas in it")
@@ -247,7 +247,7 @@ def section_atlas(sections: Mapping[str, Section], path: str | Path) -> Atlas:
 
 
 def _dense(arrays: Mapping[str, npt.NDArray[Any]], K: int) -> npt.NDArray[np.float32]:
-    """(V, K) probabilities from those that are not zero."""
+    """(V, K) probabilities from the nonzero ones."""
     V, T = len(arrays["nodes"]), len(arrays["tetrahedra"])
     if V > _MAX_NODES or T > _MAX_TETRAHEDRA:
         raise ValueError(f"{V} nodes and {T} tetrahedra, at most {_MAX_NODES} and {_MAX_TETRAHEDRA}")
@@ -277,6 +277,6 @@ def labels_to_dict(labels: LabelTable) -> dict[str, Any]:
 
 
 def _row(row: Any) -> dict[str, Any]:
-    """Fields of a table row without those that hold nothing."""
+    """Fields of a table row that are not empty."""
     fields = dataclasses.asdict(row)
     return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items() if v is not None and v != ()}

@@ -109,7 +109,7 @@ class Placed:
     @cached_property
     def incidence(self) -> tetra_cost.Incidence:
         """Tetrahedron corners at each node."""
-        return tetra_cost.incidence(self.tetrahedra, len(self.reference))
+        return tetra_cost.build_incidence(self.tetrahedra, len(self.reference))
 
 
 def place(atlas: Atlas, affine: npt.ArrayLike, grid: Grid) -> Placed:

@@ -74,7 +74,7 @@ def fit(
     evaluations: int = 20,
     tolerance: float = 1e-3,
     memory: lbfgs.Memory | None = None,
-) -> lbfgs.Fit:
+) -> lbfgs.Minimum:
     """Minimize `cost` from `nodes` with at most this many evaluations.
 
     Stops when no coordinate moves more than `tolerance` voxels. Pass the returned memory to the next call if

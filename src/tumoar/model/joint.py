@@ -53,7 +53,7 @@ class Labels:
 def build_volume(D: Array, use: Mask) -> Volume:
     """Data for the kernels: intensities D (N, X, Y, Z) float32 and the use of each voxel (`WITH_DATA`, …)."""
     a, b, c = (cosines(n) for n in use.shape)
-    return voxels.volume(D, use, (a, b, c))
+    return voxels.build_volume(D, use, (a, b, c))
 
 
 def pack_prior(v: Volume, pi: npt.NDArray) -> Prior:
@@ -144,7 +144,7 @@ def draw(
 def find_most_probable(v: Volume, pi: Array, groups: Groups, theta: Theta) -> Labels:
     """Maximize p(l, z, y | d, θ, η) in each voxel (section 2.3.2); ties go to the first state."""
     out = tuple(np.zeros(v.use.shape, np.uint8) for _ in range(3))
-    voxels_draw.most_probable(v, pi, groups, _gaussians(v, theta), (out[0], out[1], out[2]))
+    voxels_draw.find_most_probable(v, pi, groups, _gaussians(v, theta), (out[0], out[1], out[2]))
     return Labels(*out)
 
 
@@ -165,4 +165,4 @@ def _weight(z: int, y: int, in_brain: bool, flat: Flat | None) -> float:
 
 
 def _gaussians(v: Volume, theta: Theta, tau: float = 1.0) -> Gaussians:
-    return voxels.gaussians(theta.gamma, theta.mu, theta.Sigma, theta.C, v.center, tau)
+    return voxels.whiten_gaussians(theta.gamma, theta.mu, theta.Sigma, theta.C, v.center, tau)

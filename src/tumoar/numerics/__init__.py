@@ -1,4 +1,4 @@
-"""Numerical kernels and distributions: arrays in, arrays out, no medical words."""
+"""Numerical kernels and distributions on plain arrays, independent of the medical model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_THREADS = 1024
 
 
 def _require_usable_environment() -> None:
-    """Refuse what numba is told by the environment and cannot use; it would fail later, or print a trace."""
+    """Reject environment variables that numba cannot use, before it fails or prints a traceback."""
     given = os.environ.get("NUMBA_NUM_THREADS")
     if given is not None and not _is_count(given):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""How much a chain of dependent draws is worth."""
+"""Effective sample size of a Markov chain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 
 def effective_size(series: npt.ArrayLike) -> float:
-    """Independent draws that would tell its mean as well (by Geyer's initial monotone sequence)."""
+    """Effective sample size of a series, by Geyer's initial monotone sequence."""
     x = np.asarray(series, float)
     n = len(x)
     x = x - x.mean()

@@ -1,7 +1,8 @@
-"""Where compiled kernels are kept: a folder that nobody else can write to, or none.
+"""Choose a private folder for compiled kernels.
 
-numba unpickles what it finds in its cache, and so runs it. A folder is used only if it is ours and closed to
-others, every folder above it can be changed by nobody but us and root, and every file in it is ours.
+numba unpickles, and thus executes, the files in its cache. A folder is used only if it belongs to the user
+and is not writable by others, only the user and root can change its parents, and every cache file in it
+belongs to the user.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from typing import NamedTuple
 
 ACL = "system.posix_acl_access"
 KEPT = (".nbi", ".nbc")
-"""How the files of the cache end: the others in the folder are not read."""
+"""Suffixes of cache files; other files in the folder are not read."""
 
 
 class Place(NamedTuple):
-    """A folder where kernels may be kept, and what to call it."""
+    """A cache folder and its name for display."""
 
     folder: Path
     name: str
 
 
-def places(asked: str, package: Path, below: str) -> Iterator[Place]:
-    """Where kernels could be kept, in numba's own order: as asked, with the package, in the user's cache."""
+def list_places(asked: str, package: Path, below: str) -> Iterator[Place]:
+    """Candidate folders in numba's order: as requested, in the package, in the user's cache."""
     if asked:
         yield Place(Path(asked) / below, "NUMBA_CACHE_DIR")
     yield Place(package / "__pycache__", "the package")
@@ -38,7 +39,7 @@ def places(asked: str, package: Path, below: str) -> Iterator[Place]:
 
 
 def user_caches() -> Path | None:
-    """The user's folder for caches; none if it has no place of its own."""
+    """The user's cache folder; None if there is none."""
     given = os.environ.get("XDG_CACHE_HOME") or ""
     if os.path.isabs(given):
         return Path(given)
@@ -51,21 +52,21 @@ def user_caches() -> Path | None:
     return Path(home) / ".cache" if os.path.isabs(home) and home != "/" else None
 
 
-def choose(candidates: Iterable[Place]) -> Place | None:
-    """The first that is ours alone and takes files; it is made if need be."""
+def choose_place(candidates: Iterable[Place]) -> Place | None:
+    """The first private and writable candidate; it is created if necessary."""
     for place in candidates:
         try:
             folder = place.folder.absolute()
             os.makedirs(folder, mode=0o700, exist_ok=True)
             if is_private(folder) and os.access(folder, os.W_OK | os.X_OK):
                 return place._replace(folder=folder)
-        except (OSError, ValueError, RuntimeError):  # a null byte in the name, links in a circle
+        except (OSError, ValueError, RuntimeError):  # null byte in the name, circular links
             continue
     return None
 
 
 def is_private(folder: Path) -> bool:
-    """Whether nobody but us, and root, can put a file into this folder, or another folder in its place."""
+    """Whether only the user and root can write to this folder or replace it."""
     for path in (folder, folder.resolve()):
         if not all(_is_safe_parent(parent) for parent in path.parents):
             return False
@@ -80,7 +81,7 @@ def _is_safe_parent(path: Path) -> bool:
     state = os.lstat(path)
     if state.st_uid not in (0, os.geteuid(), *_unmapped()):
         return False
-    # In a sticky folder such as /tmp others can add names, but not move ours.
+    # In a sticky folder such as /tmp, others can add files but not move those of the user.
     return stat.S_ISLNK(state.st_mode) or bool(state.st_mode & stat.S_ISVTX) or not _is_open(path, state)
 
 
@@ -92,7 +93,7 @@ def _is_own_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_open(path: Path, state: os.stat_result) -> bool:
-    """Whether others may write to it; a group that holds nobody but its user is not others."""
+    """Whether others can write to it; a private group of the user does not count."""
     if state.st_mode & stat.S_IWOTH:
         return True
     return bool(state.st_mode & stat.S_IWGRP) and not (_is_own_group(state.st_gid) and not _has_acl(path))
@@ -107,7 +108,7 @@ def _is_own_group(number: int) -> bool:
 
 
 def _has_acl(path: Path) -> bool:
-    """Whether an access control list names others; its mask is then shown as the rights of the group."""
+    """Whether there is an access control list; group permissions then show its mask."""
     try:
         os.getxattr(path, ACL)
     except (OSError, AttributeError):
@@ -116,7 +117,7 @@ def _has_acl(path: Path) -> bool:
 
 
 def _unmapped() -> tuple[int, ...]:
-    """The owner that stands for root, and everybody else outside, in a container of an ordinary user."""
+    """Owner id of root and other unmapped users in a rootless container."""
     try:
         if Path("/proc/self/uid_map").read_text(encoding="utf-8").split() == ["0", "0", "4294967295"]:
             return ()

@@ -1,6 +1,6 @@
-"""Many edge collapses: edges whose neighborhoods do not touch are tried in parallel against the same mesh.
+"""Edge collapses of a mesh: edges with disjoint neighborhoods are tried in parallel.
 
-Which edges form a batch depends on their order alone, so results do not depend on the number of threads.
+Batches depend only on the order of edges, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tumoar.numerics.collapse_trial import MAX_STAR, Mesh, Rules, attempt, works
 from tumoar.numerics.jit import kernel
 
 BATCH = 256
-"""Most edges tried at once."""
+"""Maximum number of edges per batch."""
 
 
 def new_mesh(
@@ -25,7 +25,7 @@ def new_mesh(
     free: npt.NDArray[np.bool_],
     maps: npt.NDArray[np.uint8],
 ) -> Mesh:
-    """A mesh to collapse, from copies of these arrays (the label maps are shared)."""
+    """Create a mesh to collapse from copies of these arrays (label maps are shared)."""
     order = np.argsort(tetrahedra, axis=None, kind="stable")
     nodes = tetrahedra.ravel()[order]
     degree = np.bincount(nodes, minlength=len(reference))
@@ -47,9 +47,9 @@ def new_mesh(
 
 
 def collapse_edges(mesh: Mesh, edges: npt.NDArray[np.int64], rules: Rules) -> npt.NDArray[np.bool_]:
-    """Try edges (E, 2) in order and collapse, in place, those that shorten the description.
+    """Try edges (E, 2) in order and collapse, in place, those that reduce the description length.
 
-    Returns (V,) which nodes remain; tetrahedra that vanished are -1.
+    Returns (V,) mask of remaining nodes; removed tetrahedra are -1.
     """
     S, V, K = len(mesh.positions), len(mesh.reference), mesh.alpha.shape[1]
     alive = np.ones(V, np.bool_)
@@ -69,14 +69,14 @@ def collapse_edges(mesh: Mesh, edges: npt.NDArray[np.int64], rules: Rules) -> np
 
 @kernel()
 def _select(mesh, pending, alive, mark, turn):
-    """The next batch of edges with separate neighborhoods, those passed over, and how many were looked at."""
+    """Next batch of edges with disjoint neighborhoods, deferred edges, and number of edges examined."""
     batch = np.empty((BATCH, 2), np.int64)
     deferred = np.empty((4 * BATCH, 2), np.int64)
     taken = passed = seen = 0
     while seen < len(pending) and taken < BATCH and passed < len(deferred):
         a, b = pending[seen, 0], pending[seen, 1]
         seen += 1
-        if not (alive[a] and alive[b] and _joined(mesh, a, b)):
+        if not (alive[a] and alive[b] and _are_joined(mesh, a, b)):
             continue
         if _touches(mesh, a, mark, turn) or _touches(mesh, b, mark, turn):
             deferred[passed, 0], deferred[passed, 1] = a, b
@@ -90,7 +90,7 @@ def _select(mesh, pending, alive, mark, turn):
 
 
 @kernel()
-def _joined(mesh, a, b):
+def _are_joined(mesh, a, b):
     for i in range(mesh.degree[a]):
         for v in range(4):
             if mesh.tetrahedra[mesh.star[a, i], v] == b:
@@ -144,7 +144,7 @@ def _apply(mesh, batch, change, alive, reference, position, alpha, counts):
         kept = 0
         for i in range(mesh.degree[a]):
             t = mesh.star[a, i]
-            if _holds(mesh.tetrahedra[t], b):
+            if _has_corner(mesh.tetrahedra[t], b):
                 for v in range(4):
                     if mesh.tetrahedra[t, v] != a and mesh.tetrahedra[t, v] != b:
                         _remove(mesh, mesh.tetrahedra[t, v], t)
@@ -153,7 +153,7 @@ def _apply(mesh, batch, change, alive, reference, position, alpha, counts):
                 kept += 1
         for i in range(mesh.degree[b]):
             t = mesh.star[b, i]
-            if _holds(mesh.tetrahedra[t], a):
+            if _has_corner(mesh.tetrahedra[t], a):
                 mesh.tetrahedra[t, :] = -1
                 continue
             for v in range(4):
@@ -166,7 +166,7 @@ def _apply(mesh, batch, change, alive, reference, position, alpha, counts):
 
 
 @kernel()
-def _holds(corners, node):
+def _has_corner(corners, node):
     return corners[0] == node or corners[1] == node or corners[2] == node or corners[3] == node
 
 

@@ -1,8 +1,8 @@
-"""Trial collapses of mesh edges: what the description length of S label maps gains if two nodes become one.
+"""Trial collapses of mesh edges: change in description length of S label maps if two nodes merge.
 
-The length counts the label maps given the mesh, the deformation prior, the volume of node positions that fit
-as well (Laplace), and the evidence of each node's value distribution under a flat Dirichlet over the values
-it holds. Only tetrahedra around the edge change, so a trial is local.
+The length includes the label maps given the mesh, the deformation prior, a Laplace approximation over node
+positions, and the evidence of each node's value distribution under a flat Dirichlet over its values. Only
+tetrahedra around the edge change, so a trial is local.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tumoar.numerics.jit import kernel
 from tumoar.numerics.tetra import extent, run, scratch, setup
 
 MAX_STAR = 96
-"""Most tetrahedra around a node; a collapse that would exceed it is not tried."""
+"""Maximum number of tetrahedra around a node; collapses that would exceed it are not tried."""
 
 _SMALL = 1e-12
 _FLAGS = {"contract", "nsz", "arcp"}
@@ -29,10 +29,10 @@ positions (S, V, 3), alpha (V, K), counts (V, K) expected voxels, free (V, 3), m
 """
 
 Rules = namedtuple("Rules", "floor stiffness kappa screen rounds min_volume min_quality")
-Rules.__doc__ = """What a collapse is judged by.
+Rules.__doc__ = """Parameters of a trial.
 
 floor of the likelihood, stiffness of the prior, Dirichlet kappa of node values, screen: nats above which a
-collapse is hopeless at first sight, rounds of refitting, smallest 6-fold volume (voxels) and quality.
+collapse is rejected without refitting, rounds of refitting, minimum 6-fold volume (voxels) and quality.
 """
 
 Trial = namedtuple(
@@ -71,9 +71,9 @@ def workspace(S, K):
 
 @kernel(error_model="numpy", fastmath=_FLAGS)
 def _evaluate(mesh, rules, w, n, s, reference, position, alpha, strict, derivatives):
-    """Cost of head s over the first n tetrahedra of w.star with corner w.corner replaced; inf if not allowed.
+    """Cost of head s over the first n tetrahedra of w.star with corner w.corner replaced; inf if invalid.
 
-    `strict` refuses tetrahedra too small or too flat. With `derivatives` also fills w.gradient, w.data and
+    `strict` rejects tetrahedra too small or too flat. With `derivatives` also fills w.gradient, w.data and
     w.rigid (curvature of data and of prior at rest) with respect to the replaced node, and adds its
     expected voxels to w.counts.
     """
@@ -197,7 +197,7 @@ def _quality(p, det):
 
 @kernel()
 def _evidence(counts):
-    """Cost of a node's values beyond their likelihood: flat Dirichlet over those present, and their names."""
+    """Cost of a node's values beyond their likelihood: flat Dirichlet, and which values are present."""
     total = 0.0
     present = 0
     for c in counts:
@@ -226,7 +226,7 @@ def _det(M):
 
 @kernel()
 def _occam(w):
-    """Half log of how much the data narrow the prior on a node's position."""
+    """Occam factor: half the log ratio of posterior to prior precision of a node's position."""
     before = _det(w.rigid)
     after = _det(w.rigid + w.data)
     return 0.5 * np.log(after / before) if before > 0.0 and after > before else 0.0
@@ -234,7 +234,7 @@ def _occam(w):
 
 @kernel()
 def _gather(mesh, w, node, without, n, skip):
-    """Put the tetrahedra around a node into w.star from n on; those with `without` uncounted or skipped."""
+    """Append the tetrahedra of a node to w.star from n on; those with `without` uncounted or skipped."""
     for i in range(mesh.degree[node]):
         t = mesh.star[node, i]
         shared = False
@@ -285,9 +285,9 @@ def _step(mesh, rules, w, n, s, fixed, cost):
 
 @kernel()
 def attempt(mesh, rules, w, a, b):
-    """Change of description length if nodes a and b merge; the merged node is left in w. inf: not allowed."""
+    """Change in description length if nodes a and b merge, inf if invalid; writes the merged node to w."""
     S = len(mesh.positions)
-    # A node on a face of the box stays there: where only one is held, the merged node takes its coordinates.
+    # Nodes on a face of the box stay there: if only one is fixed, the merged node takes its coordinates.
     a_keeps = b_keeps = True
     fixed = np.empty(3, np.bool_)
     for d in range(3):
@@ -351,7 +351,7 @@ def attempt(mesh, rules, w, a, b):
 
 @kernel()
 def _fills(mesh, w, n, a, b, weight):
-    """Whether the tetrahedra around the merged node fill the place of those before: no overlap, no gap."""
+    """Whether the tetrahedra around the merged node fill the previous volume without overlap or gap."""
     q, p = w.q_rest, w.p_rest
     new = 0.0
     for it in range(n):
@@ -372,7 +372,7 @@ def _fills(mesh, w, n, a, b, weight):
 
 @kernel()
 def _before(mesh, rules, w, a, b):
-    """Description length around an edge as it is."""
+    """Description length around an edge before the collapse."""
     total = 0.0
     for first in (True, False):
         node, other = (a, b) if first else (b, a)

@@ -6,11 +6,10 @@ of dilation 2, and dilation 2 splits a volume into 8 independent polyphase grids
     s[p]   = sum of v[p + d], d in {0,1}^3                   box sum
     c_m[j] = b_m + sum of w_m[t] s[j + 2t], t in R^3         input of hidden unit (m, j), "valid" positions
 
-Binary volumes are sparse in s or, inside solid shapes, in the steps of s along a row: each row of s is kept
-as the shorter of the two lists ("events"), and steps are undone by one running sum per row of hidden units.
-Filters that differ by their sign or bias only share one sum. Sums are taken in fixed point (32-bit integers),
-so they are exact: no result depends on the order of summation, on the encoding, on how the volume is cropped
-or on the number of threads.
+Binary volumes are sparse in s or, inside solid shapes, in the steps of s along a row. Each row of s is stored
+as the shorter of the two lists ("events"); steps are undone by one running sum per row of hidden units.
+Filters that differ only in sign or bias share one sum. Sums are exact 32-bit fixed point, so results do not
+depend on the order of summation, the encoding, cropping or the number of threads.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ import numpy.typing as npt
 from tumoar.numerics.jit import kernel
 
 R = 7  # free taps per axis: filters of 14^3 voxels
-M = 40  # filters: 8 groups of 5, see `tables`
-REACH = 2 * R - 1  # a unit at j sees the voxels j ... j + REACH
+M = 40  # filters: 8 groups of 5, see `build_tables`
+REACH = 2 * R - 1  # a unit at j is connected to the voxels j ... j + REACH
 GROUPS, BITS = 8, 5
 CELL = 8  # a cell of back-projection: the R taps along the first axis, padded to one vector
 _SPAN = R * CELL
@@ -34,11 +33,11 @@ _LINE = 16  # integers to a cache line
 
 
 class Filters(NamedTuple):
-    """A filter bank in the layouts the kernels read; made by `pack`."""
+    """A filter bank in the layouts of the kernels; made by `pack`."""
 
     up: npt.NDArray[np.int32]  # (R*R*R*B,) weights of B kernels for the correlation, last taps reversed
-    kernel: npt.NDArray[np.int32]  # (M,) which of them a filter is,
-    sign: npt.NDArray[np.int32]  # (M,) times 1 or -1, or 0 for a filter of zeros
+    kernel: npt.NDArray[np.int32]  # (M,) kernel of each filter
+    sign: npt.NDArray[np.int32]  # (M,) its sign, 0 for a filter of zeros
     up_scale: float
     bias: npt.NDArray[np.int32]  # (M,) in units of up_scale
     down: npt.NDArray[np.int32]  # (R*GROUPS*2^BITS*R*CELL,) partial sums of weights for the back-projection
@@ -66,14 +65,14 @@ def pack(w: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Filters:
     up_scale = _fixed_point(np.max(8 * magnitude + np.abs(b)))
     up, kernel, sign = _kernels(np.rint(w / up_scale).astype(np.int32))
     down_scale = _fixed_point(magnitude.sum())
-    down = tables(np.rint(w / down_scale).astype(np.int32))
+    down = build_tables(np.rint(w / down_scale).astype(np.int32))
     return Filters(
-        _aligned(up.transpose(1, 2, 3, 0)[:, :, ::-1]),
+        _align(up.transpose(1, 2, 3, 0)[:, :, ::-1]),
         kernel,
         sign,
         up_scale,
         np.rint(b / up_scale).astype(np.int32),
-        _aligned(down),
+        _align(down),
         down_scale,
     )
 
@@ -81,7 +80,7 @@ def pack(w: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Filters:
 def _kernels(
     w: npt.NDArray[np.int32],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """The B different filters up to their sign, filled up to whole vectors; which one each is; its sign."""
+    """B distinct filters up to sign, padded to whole vectors; kernel and sign of each filter."""
     found: list[npt.NDArray[np.int32]] = []
     kernel, sign = np.zeros(len(w), np.int32), np.zeros(len(w), np.int32)
     for m, f in enumerate(w):
@@ -99,11 +98,11 @@ def _kernels(
     return out, kernel, sign
 
 
-def tables(w: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """(R, GROUPS, 2^BITS, R, CELL) sums of the filters switched on in each pattern of a group's BITS units.
+def build_tables(w: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """(R, GROUPS, 2^BITS, R, CELL) sums of the active filters for each pattern of a group's BITS units.
 
-    Filter m is bit m % BITS of group m // BITS: neighbors, which are often related and on together, share a
-    group. Axes: tap 1, group, pattern, tap 2, tap 0 padded to CELL.
+    Filter m is bit m % BITS of group m // BITS: neighbors, which are often active together, share a group.
+    Axes: tap 1, group, pattern, tap 2, tap 0 padded to CELL.
     """
     out = np.zeros((R, GROUPS, 1 << BITS, R, CELL), np.int32)
     taps = w.reshape(GROUPS, BITS, R, R, R).transpose(1, 3, 0, 4, 2)  # bit, tap 1, group, tap 2, tap 0
@@ -119,8 +118,8 @@ def _fixed_point(largest: float) -> float:
     return float(2.0 ** (np.ceil(np.log2(max(largest, 1e-6))) - 30))
 
 
-def _aligned(x: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """x, flat, from the beginning of a cache line: a vector across two lines is read in two steps."""
+def _align(x: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Copy x to a flat array aligned to a cache line: vectors across two lines are slower to read."""
     room = np.empty(x.size + _LINE, np.int32)
     begin = -room.ctypes.data // room.itemsize % _LINE
     out = room[begin : begin + x.size]
@@ -128,7 +127,7 @@ def _aligned(x: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return out
 
 
-def events(v: npt.NDArray[np.uint8]) -> Events:
+def encode_events(v: npt.NDArray[np.uint8]) -> Events:
     """Box sums of v as events; v has values 0 and 1 and at least 2R voxels per axis."""
     if min(v.shape) <= REACH:
         raise ValueError(f"volume must have at least {REACH + 1} voxels per axis, got {v.shape}")
@@ -151,7 +150,7 @@ def events(v: npt.NDArray[np.uint8]) -> Events:
 
 @kernel(parallel=True)
 def _box_sums(v, s):
-    """s[phase, p] = 2x2x2 box sum of v at 2p + phase; places beyond the volume stay 0."""
+    """s[phase, p] = 2x2x2 box sum of v at 2p + phase; 0 beyond the volume."""
     n0, n1, n2 = v.shape
     for i in nb.prange(n0 - 1):
         row = np.empty(n2, np.uint8)
@@ -213,7 +212,7 @@ def _axpy(y, yo, x, xo, n, s):
 def row_sums(start, at, value, steps, p1, i, j, lo, hi, up, plain, run):
     """Sums of the B kernels at the hidden row (i, j), places lo <= x < hi, into plain[(x + R - 1) B + k].
 
-    `plain` and `run` hold (P2 + 2R) B integers or more; run must be all zero and is left so.
+    `plain` and `run` have at least (P2 + 2R) B integers; `run` must be zero and is zero on return.
     """
     B = len(up) // R**3
     n = R * B
@@ -257,7 +256,7 @@ def _undo_steps(run, begin, end, B, plain, lo):
 
 @kernel()
 def row_buffers(p2, filters):
-    """Room for the sums and running sums of the kernels of one row, and for the inputs of its units."""
+    """Buffers for the sums and running sums of one row of kernels, and for the inputs of its units."""
     n = (p2 + 2 * R) * (len(filters.up) // R**3)
     return np.zeros(n, np.int32), np.zeros(n, np.int32), np.empty(p2 * M, np.int32)
 
@@ -275,7 +274,7 @@ def unit_inputs(plain, lo, n, filters, c):
 
 
 @kernel()
-def nonempty(first, last, p1, i, j, lo, hi):
+def find_nonempty(first, last, p1, i, j, lo, hi):
     """Places of the hidden row (i, j) in [lo, hi) whose receptive field may be non-empty."""
     a, b = np.int64(32767), np.int64(-1)
     for k in range(R):
@@ -287,7 +286,7 @@ def nonempty(first, last, p1, i, j, lo, hi):
 
 def inputs(v: npt.NDArray[np.uint8], filters: Filters) -> npt.NDArray[np.float32]:
     """(*J, M) inputs c of all hidden units at the "valid" positions J = V - 13 of the volume v."""
-    e = events(np.ascontiguousarray(v, np.uint8))
+    e = encode_events(np.ascontiguousarray(v, np.uint8))
     out = np.empty((*(n - REACH for n in v.shape), M), np.float32)
     _inputs(
         e.start, e.at, e.value, e.steps, e.shape, filters, out

@@ -1,13 +1,13 @@
-"""Draws of the hidden units of one row of places, see `convolve` for their inputs c.
+"""Draw the hidden units of one row of places; see `convolve` for their inputs c.
 
     h_m[j] ~ Bernoulli(sigmoid(c_m[j]))
 
-Sums are turned from "kernels of a place" to "places of a kernel" first: then a unit's sign, bias and bit are
-numbers, and loops over places run in vector instructions, without looking anything up. What leaves is one
-digit per place and group of BITS units, which is what the back-projection looks up.
+Sums are first transposed from "kernels of a place" to "places of a kernel": a unit's sign, bias and bit are
+then scalars, and loops over places vectorize without lookups. The output is one digit per place and group of
+BITS units, the index of the back-projection tables.
 
-Most places see no voxel that is on ("idle"): their units are on with fixed probabilities, and those that
-seldom are share one random number. Draws are keyed by the place in the caller's grid.
+Most places have no active voxel in their receptive field ("idle"): their units have fixed probabilities, and
+rare ones share one random number. Draws are keyed by the place in the caller's grid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tumoar.numerics.convolve import (
     Filters,
     M,
     R,
-    nonempty,
+    find_nonempty,
     row_buffers,
     row_sums,
 )
@@ -36,16 +36,16 @@ RARE = 0.02  # probability below which units of an idle place share one random n
 
 
 class Idle(NamedTuple):
-    """The units of a place that sees no voxel on; made by `idle_units`."""
+    """The units of an idle place; made by `idle_units`."""
 
-    odds: npt.NDArray[np.float32]  # (M,) one over the probability to be on
-    frequent: npt.NDArray[np.int64]  # units that are drawn one by one
+    odds: npt.NDArray[np.float32]  # (M,) inverse probability to be on
+    frequent: npt.NDArray[np.int64]  # units that are drawn individually
     rare: npt.NDArray[np.int64]  # the others
     some: npt.NDArray[np.float32]  # probability that one of the rare units up to this one is on
 
 
 def idle_units(filters: Filters) -> Idle:
-    """What the biases alone say of the units."""
+    """Probabilities of idle units, from their biases."""
     odds = np.empty(M, np.float32)
     odds_row(filters.bias, M, filters, odds)
     p = 1 / odds.astype(float)
@@ -74,7 +74,7 @@ def _odds(c):
 
 @kernel()
 def odds_row(c, n, filters, out):
-    """One over the probability of units with inputs c, in fixed point."""
+    """Inverse probability of units with inputs c in fixed point."""
     scale = np.float32(filters.up_scale)
     for t in range(n):
         out[t] = _odds(np.float32(c[t]) * scale)
@@ -88,36 +88,36 @@ def _is_on(k0, k1, i, odds):
 
 @nb.njit(inline="always")
 def _whole(n):
-    """n places filled up to whole vectors: the few beyond cost less than a loop over single places."""
+    """n rounded up to whole vectors: cheaper than a scalar loop over the remainder."""
     return (n + _VECTOR - 1) // _VECTOR * _VECTOR
 
 
-class Room(NamedTuple):
-    """Buffers for the draw of one row; made by `room`."""
+class RowMemory(NamedTuple):
+    """Buffers for the draw of one row; made by `allocate_row`."""
 
-    plain: npt.NDArray[np.int32]  # sums of the kernels of each place, and
+    plain: npt.NDArray[np.int32]  # sums of the kernels of each place
     run: npt.NDArray[np.int32]  # running sums, see `row_sums`
-    sums: npt.NDArray[np.int32]  # (B, places) the same by kernel
-    seen: npt.NDArray[np.int32]  # (places,) not 0 where a sum is not 0
+    sums: npt.NDArray[np.int32]  # (B, places) sums by kernel
+    seen: npt.NDArray[np.int32]  # (places,) non-zero where any sum is
     drawn: npt.NDArray[np.int32]  # (GROUPS, places) digits as if no place were idle
     odds: npt.NDArray[np.float32]  # (places,)
     steps: npt.NDArray[np.uint32]  # (places,) draws of one unit are M numbers apart
 
 
 @kernel()
-def room(p2, filters):
-    """Room for rows of up to p2 places."""
+def allocate_row(p2, filters):
+    """Allocate buffers for rows of up to p2 places."""
     plain, run, _ = row_buffers(p2, filters)
     n = _whole(p2) + _VECTOR
     sums = np.zeros((len(filters.up) // R**3, n), np.int32)
     drawn = np.empty((GROUPS, n), np.int32)
     steps = (np.arange(n) * M).astype(np.uint32)
-    return Room(plain, run, sums, np.empty(n, np.int32), drawn, np.empty(n, np.float32), steps)
+    return RowMemory(plain, run, sums, np.empty(n, np.int32), drawn, np.empty(n, np.float32), steps)
 
 
 @kernel()
 def _by_kernel(plain, a, n, sums, seen):
-    """Sums of n places from a on, kernel by kernel; and `seen` where any is not 0."""
+    """Transpose the sums of n places from a on to rows by kernel; sets `seen` where any is non-zero."""
     B = len(sums)
     for k in range(B):
         row = sums[k, :n]
@@ -129,7 +129,7 @@ def _by_kernel(plain, a, n, sums, seen):
 
 @nb.njit(inline="always")
 def _odds_of_unit(row, sign, bias, scale, out):
-    """One over the probability of a unit, from the sums of its kernel."""
+    """Inverse probability of a unit, from the sums of its kernel."""
     turn = np.int32(-1 if sign < 0 else 0)
     bias = np.int32(bias - turn)
     for x in range(len(row)):  # bias + sign * row[x]
@@ -153,14 +153,14 @@ def _draw_seen(n, filters, k0, k1, counter, room):
     odds, steps = room.odds[:n], room.steps[:n]
     for m in range(M):
         if filters.sign[m] == 0:
-            continue  # a filter of zeros: its unit reaches nothing
+            continue  # a filter of zeros has no effect
         _odds_of_unit(room.sums[filters.kernel[m], :n], filters.sign[m], filters.bias[m], scale, odds)
         _draw_unit(odds, counter + m, steps, k0, k1, 1 << m % BITS, room.drawn[m // BITS, :n])
 
 
 @kernel()
 def _draw_idle(idle, n, k0, k1, counter, room, digits, at):
-    """Digits of n idle places, into digits[:, at ...]; the rest of the last vector is spoilt."""
+    """Digits of n idle places to digits[:, at ...]; overwrites the rest of the last vector."""
     whole = _whole(n)
     digits[:, at : at + whole] = 0
     odds, steps = room.odds[:whole], room.steps[:whole]
@@ -175,7 +175,7 @@ def _draw_idle(idle, n, k0, k1, counter, room, digits, at):
     for x in range(whole):
         shared[x] = uniform(k0, k1, np.uint32(first + steps[x]))
     for x in range(n):
-        if shared[x] < some:  # this number also says which is the first that is on
+        if shared[x] < some:  # this number also determines the first unit that is on
             r = 0
             while shared[x] >= idle.some[r]:
                 r += 1
@@ -188,7 +188,7 @@ def _draw_idle(idle, n, k0, k1, counter, room, digits, at):
 
 @nb.njit(inline="always")
 def _row_stream(key, i, j, f2, lo, origin):
-    """Keys and first counter of a row's draws; they depend on places in the caller's grid only."""
+    """Keys and first counter of a row's draws; depend only on places in the caller's grid."""
     k = 2 * lo + f2 + origin[2]
     k0, k1 = stream_key(key, i + origin[0], j + origin[1], k & 1)
     return k0, k1, (k >> 1) * M
@@ -204,7 +204,7 @@ def draw_row(
     n = hi - lo
     seen = room.seen[:n]
     seen[:] = 0
-    a, b = nonempty(first, last, p1, i, j, lo, hi)
+    a, b = find_nonempty(first, last, p1, i, j, lo, hi)
     if a < b:
         row_sums(start, at, value, steps, p1, i, j, a, b, filters.up, room.plain, room.run)
         _by_kernel(room.plain, a, b - a, room.sums, seen[a - lo : b - lo])
@@ -223,9 +223,9 @@ def draw_row(
 
 @kernel()
 def _replace(digits, at, drawn, seen):
-    """Digits of the places that are not idle, in place of what was drawn or spoilt there.
+    """Overwrite the digits of places that are not idle.
 
-    Whether a place is idle is decided by its own sums: not by how much of the volume lies around it here.
+    A place is idle according to its own sums, not to how the volume is cropped.
     """
     n = len(seen)
     for g in range(GROUPS):

@@ -1,13 +1,13 @@
-"""Draws of hidden units and their back-projection, fused: the hidden units are never stored.
+"""Draw hidden units and back-project them in one pass, without storing them.
 
     h_m[j] ~ Bernoulli(sigmoid(c_m[j]))                      see `convolve`, `convolve_draw`
     u[q]   = sum of w_m[t] h_m[q - 2t]
     f[i]   = a + sum of u[i - d], d in {0,1}^3               field on the voxels
 
-The 40 units of a place are 8 groups of 5 bits; a table per group holds the sums of the filters switched on,
-so that 8 additions replace 40, or fewer where groups are all off: places are listed by how many they need.
-Draws are keyed by the place in the caller's grid, sums are exact integers: a field wanted on part of the grid
-equals that part of the whole field, bit by bit, on any number of threads.
+The 40 units of a place are 8 groups of 5 bits. A table per group holds the sums of the active filters, so
+that 8 additions replace 40, or fewer if groups are all off; places are listed by the number they need. Draws
+are keyed by the place in the caller's grid, and sums are exact integers: the field on part of the grid equals
+that part of the whole field bit for bit, on any number of threads.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tumoar.numerics.convolve import (
     REACH,
     Filters,
     R,
-    events,
+    encode_events,
 )
-from tumoar.numerics.convolve_draw import draw_row, idle_units, room
+from tumoar.numerics.convolve_draw import allocate_row, draw_row, idle_units
 from tumoar.numerics.convolve_vectors import add_rows
 from tumoar.numerics.jit import kernel
 
-_PLANES = 8  # planes of hidden units per parallel unit; at least R - 1, so that units two apart never meet
-LISTS = 5  # of places, by how many rows of the table they add up
+_PLANES = 8  # planes of hidden units per parallel unit; at least R - 1, so that units two apart are disjoint
+LISTS = 5  # lists of places, by the number of table rows they sum
 _TABLE = GROUPS * (1 << BITS) * _SPAN
 _FAR = 1 << 20
 
@@ -46,12 +46,12 @@ def draw_field(
     key: int,
     pad: int = REACH,
 ) -> npt.NDArray[np.float32]:
-    """Field on the voxels of `region`, 0 elsewhere, after drawing all hidden units that reach them.
+    """Draw all hidden units that reach `region`, and return the field in it, 0 elsewhere.
 
-    v is zero outside its grid. `key` (64 bits) names the draws; `pad` only sets the size of the work space.
+    v is zero outside its grid. `key` (64 bits) determines the draws; `pad` only sets the size of the buffers.
     """
     if v.shape != region.shape:
-        raise ValueError(f"v and region must have one shape, got {v.shape} and {region.shape}")
+        raise ValueError(f"v and region must have the same shape, got {v.shape} and {region.shape}")
     if pad < REACH:
         raise ValueError(f"pad must be at least {REACH}, got {pad}")
     out = np.zeros(v.shape, np.float32)
@@ -61,8 +61,8 @@ def draw_field(
         return out
     origin = np.array([s.start - pad for s in box])
     first, last = (x[box[:2]] - origin[2] for x in (first, last))
-    e = events(_padded(v, box, pad))
-    lo, hi = _wanted_units(first, last, pad, box[2].stop - box[2].start + 2 * pad - REACH)
+    e = encode_events(_pad(v, box, pad))
+    lo, hi = _find_wanted_units(first, last, pad, box[2].stop - box[2].start + 2 * pad - REACH)
     u = np.zeros((8, *e.shape), np.int32)
     _draw_and_project(
         e.start, e.at, e.value, e.steps, e.first, e.last, filters, idle_units(filters), lo, hi, origin,
@@ -74,7 +74,7 @@ def draw_field(
 
 @kernel(parallel=True)
 def _row_ends(region):
-    """First wanted voxel of each row and one past its last; far beyond each other where there is none."""
+    """First voxel of `region` in each row, and one past the last; ±_FAR in empty rows."""
     n0, n1, n2 = region.shape
     first, last = np.full((n0, n1), _FAR), np.full((n0, n1), -_FAR)
     for i in nb.prange(n0):
@@ -106,8 +106,8 @@ def _bounding_box(
     )
 
 
-def _padded(x: npt.NDArray, box: tuple[slice, ...], pad: int) -> npt.NDArray[np.uint8]:
-    """x on the box grown by pad voxels, zero outside its grid."""
+def _pad(x: npt.NDArray, box: tuple[slice, ...], pad: int) -> npt.NDArray[np.uint8]:
+    """Crop x to the box expanded by pad voxels; zero outside its grid."""
     out = np.zeros([s.stop - s.start + 2 * pad for s in box], np.uint8)
     source = tuple(slice(max(0, s.start - pad), min(n, s.stop + pad)) for s, n in zip(box, x.shape))
     out[tuple(slice(t.start - s.start + pad, t.stop - s.start + pad) for t, s in zip(source, box))] = x[
@@ -116,10 +116,10 @@ def _padded(x: npt.NDArray, box: tuple[slice, ...], pad: int) -> npt.NDArray[np.
     return out
 
 
-def _wanted_units(
+def _find_wanted_units(
     first: npt.NDArray[np.int64], last: npt.NDArray[np.int64], pad: int, n2: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Per row (j0, j1) of hidden units the range lo <= j2 < hi that reaches a wanted voxel, empty if none."""
+    """Range lo <= j2 < hi of hidden units in each row (j0, j1) that reaches the region; may be empty."""
     first, last = np.pad(first, pad, constant_values=_FAR), np.pad(last, pad, constant_values=-_FAR)
     for _ in range(2):  # the other axis after each
         n = len(first) - REACH
@@ -130,7 +130,7 @@ def _wanted_units(
 
 @kernel()
 def _list(digits, n, place, entries, places, count):
-    """Add n places, the first of them `place`, to lists of places with 1, 2, up to 4, 6, 8 digits not 0."""
+    """Add n places from `place` on to the lists of places with 1, 2, up to 4, 6, 8 non-zero digits."""
     found = np.zeros(GROUPS + 1, np.uint8)
     for x in range(n):
         used = 0
@@ -151,7 +151,7 @@ def _list(digits, n, place, entries, places, count):
 
 @nb.njit(inline="always")
 def _row(entry):
-    """Where the sums of a table's entry begin."""
+    """Offset of a table entry."""
     return np.uint64(entry) * np.uint64(_SPAN)
 
 
@@ -208,7 +208,7 @@ def _planes(
     p1, p2 = u.shape[1:]
     n0, n1 = lo.shape
     f0, f1, f2 = phase >> 2, (phase >> 1) & 1, phase & 1
-    buffers = room(p2, filters)
+    buffers = allocate_row(p2, filters)
     digits = np.zeros_like(buffers.drawn)
     entries = np.empty((LISTS, p1 * p2, GROUPS), np.uint8)
     places = np.empty((LISTS, p1 * p2), np.int64)

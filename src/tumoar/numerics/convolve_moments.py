@@ -1,10 +1,10 @@
-"""Moments of hidden-unit probabilities and box sums: what a gradient with respect to the filters needs.
+"""Moments of hidden-unit probabilities and box sums, for gradients with respect to the filters.
 
     P_m[j]  = sigmoid(c_m[j])                                see `convolve` for c
     G_m[t]  = sum over j of P_m[j] s[j + 2t]                 (M, R, R, R)
     p_m     = sum over j of P_m[j]                           (M,)
 
-Where a row of s is given by its steps d: sum_x P[x] s[x + t] = sum_y d[y] Q[y - t], Q[x] = sum of P[x] on.
+For rows of s stored as steps d: sum_x P[x] s[x + t] = sum_y d[y] Q[y - t], with Q[x] = sum of P from x on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tumoar.numerics.convolve import (
     Filters,
     M,
     R,
-    events,
-    nonempty,
+    encode_events,
+    find_nonempty,
     row_buffers,
     row_sums,
     unit_inputs,
@@ -34,7 +34,7 @@ def moments(
     v: npt.NDArray[np.uint8], filters: Filters, phases: tuple[int, ...] = tuple(range(8))
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int]:
     """G (M, R, R, R), p (M,) and the number of places, over the hidden units of the given polyphase grids."""
-    e = events(np.ascontiguousarray(v, np.uint8))
+    e = encode_events(np.ascontiguousarray(v, np.uint8))
     G, p = np.zeros(R * R * _ROW), np.zeros(M)
     places = 0
     for phase in phases:
@@ -63,7 +63,7 @@ def _moments(start, at, value, steps, first, last, p1, p2, shape, filters, idle,
     for i in range(shape[0]):
         partial = np.zeros(R * R * _ROW, np.float32)
         for j in range(shape[1]):
-            a, b = nonempty(first, last, p1, i, j, 0, n)
+            a, b = find_nonempty(first, last, p1, i, j, 0, n)
             if a >= b:
                 for m in range(M):
                     p[m] += n * np.float64(idle[m])

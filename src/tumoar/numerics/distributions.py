@@ -1,7 +1,7 @@
-"""Conjugate distributions with two verbs: `mode()` for optimizing, `sample(rng)` for drawing.
+"""Conjugate distributions with `mode()`, `sample(rng)` and `log_prob()`.
 
-Each is a frozen value, many at once where the model has many. `log_prob` is the log density; that of
-`ConstrainedNormal` lacks its (intractable) normalizer.
+They are immutable and vectorized over independent distributions. `log_prob` of `ConstrainedNormal` lacks its
+(intractable) normalizer.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy.typing as npt
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.special import gammaln, log_ndtr, multigammaln, ndtri_exp
 
-from tumoar.numerics.quadprog import FEASIBILITY, nearest
+from tumoar.numerics.quadprog import FEASIBILITY, find_nearest
 
 Array = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Independent Dirichlet distributions side by side: entry q belongs to the vector `group[q]`."""
+    """Independent Dirichlet distributions, concatenated: entry q belongs to the vector `group[q]`."""
 
     alpha: Array
     group: npt.NDArray[np.int64]
 
     def mode(self) -> Array:
-        """(alpha − 1) / sum of (alpha − 1) within each group; uniform where that is 0/0."""
+        """(alpha − 1) / sum of (alpha − 1) in each group; uniform for 0/0."""
         excess = self.alpha - 1
         if excess.min() < 0:
             raise ValueError(f"a Dirichlet mode needs alpha >= 1, got {self.alpha.min()}")
@@ -37,7 +37,7 @@ class Dirichlet:
         )
 
     def sample(self, rng: np.random.Generator) -> Array:
-        """One draw of every vector, end to end."""
+        """One draw of every vector, concatenated."""
         draw = rng.standard_gamma(self.alpha)
         return draw / self._sum(draw)
 
@@ -84,7 +84,7 @@ class InverseWishart:
 
 @dataclass(frozen=True)
 class Normal:
-    """N(m, P⁻¹) given by its precision P (D, D) and h = P m (D,), the form in which evidence adds up."""
+    """N(m, P⁻¹) in information form: precision P (D, D) and h = P m (D,)."""
 
     P: Array
     h: Array
@@ -127,7 +127,7 @@ class ConstrainedNormal:
         return np.asarray((self.A != 0).any(axis=0))
 
     def mode(self) -> Array:
-        """The exact minimizer: a small quadratic program over the coupled coordinates, the others follow."""
+        """Exact mode: a small quadratic program in the coupled coordinates; the others follow."""
         c, f = self._coupled, ~self._coupled
         m = Normal(self.P, self.h).mode()
         if not c.any():
@@ -137,13 +137,13 @@ class ConstrainedNormal:
         if f.any():  # marginal precision of the coupled coordinates
             gain = np.linalg.solve(self.P[np.ix_(f, f)], self.P[np.ix_(f, c)])
             P_cc = P_cc - self.P[np.ix_(c, f)] @ gain
-        x[c] = nearest(m[c], P_cc, self.A[:, c], self.b)
+        x[c] = find_nearest(m[c], P_cc, self.A[:, c], self.b)
         if f.any():
             x[f] = m[f] - gain @ (x[c] - m[c])
         return x
 
     def sample(self, rng: np.random.Generator) -> Array:
-        """Each coupled coordinate given all other coordinates, then all free ones in one exact block."""
+        """Draw each coupled coordinate given all others, then all free ones in one exact block."""
         x = np.array(self.start, float)
         for j in np.flatnonzero(self._coupled):
             a = self.A[:, j]
@@ -159,20 +159,20 @@ class ConstrainedNormal:
         return x
 
     def log_prob(self, x: Array) -> float:
-        """Log density of the unrestricted normal; −inf where a constraint is broken."""
+        """Log density of the unrestricted normal; −inf if a constraint is violated."""
         if (self.A @ x > self.b + FEASIBILITY).any():
             return -np.inf
         return Normal(self.P, self.h).log_prob(x)
 
 
 def sample_truncated(mean: float, sd: float, low: float, high: float, rng: np.random.Generator) -> float:
-    """N(mean, sd²) restricted to [low, high], by inversion in the log of the lower tail: exact far out."""
-    if low >= high:  # closed by rounding: the constraints pin the coordinate
+    """Draw from N(mean, sd²) restricted to [low, high], by inversion of the log CDF: exact in the tails."""
+    if low >= high:  # empty by rounding: the constraints fix the coordinate
         return 0.5 * (low + high)
     a, b, sign = (low - mean) / sd, (high - mean) / sd, 1.0
-    if a > 0:  # the lower tail keeps its precision, so an upper one is mirrored
+    if a > 0:  # the lower tail is more precise, so the upper one is mirrored
         a, b, sign = -b, -a, -1.0
     u = rng.random()
-    with np.errstate(divide="ignore"):  # log(0) = −inf is meant
+    with np.errstate(divide="ignore"):  # log(0) = −inf is intended
         log_p = np.logaddexp(log_ndtr(a) + np.log1p(-u), log_ndtr(b) + np.log(u))
     return float(np.clip(mean + sd * sign * ndtri_exp(log_p), low, high))

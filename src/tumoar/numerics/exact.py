@@ -1,6 +1,6 @@
 """Exact signs of small polynomials in doubles, by error-free transformations (Dekker 1971, Shewchuk 1997).
 
-None of this may be compiled with fastmath: it lives from the rounding of each single operation.
+Must not be compiled with fastmath: it depends on the rounding of every operation.
 """
 
 from __future__ import annotations

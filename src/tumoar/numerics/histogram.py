@@ -1,8 +1,8 @@
-"""Joint histograms of discretized signals and soft classes that move under an affine map.
+"""Joint histograms of discretized signals and soft classes under an affine transform.
 
-Samples at positions q carry one bin per channel. An affine map M sends q to a place in a class volume P, read
-by trilinear interpolation, so that sample i belongs to class c with probability π_i(c). One thread: a pass
-takes milliseconds, less than it may take to wake others.
+Samples at positions q have one bin per channel. An affine matrix M maps q to a class volume P, which is
+interpolated trilinearly: sample i belongs to class c with probability π_i(c). Single-threaded, because a pass
+takes only milliseconds.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy.typing as npt
 from tumoar.numerics.jit import kernel
 
 MISSING = 255
-"""Bin of a sample whose channel says nothing."""
+"""Bin of a sample without data in a channel."""
 
 _FAST = {"contract", "nsz", "reassoc"}
 
 
 @nb.njit(inline="always")
 def _cell(u, size):
-    """Lower corner and fraction of a coordinate, held to the volume; `inside` is 0 where the slope is cut."""
+    """Lower corner and fraction of a coordinate, clamped to the volume; `inside` is 0 if clamped."""
     if not u > 0.0:
         return 0, np.float32(0.0), np.float32(0.0)
     if u >= size - 1:
@@ -31,7 +31,7 @@ def _cell(u, size):
 
 
 @nb.njit(inline="always")
-def _mapped(M, q, i, r):
+def _map_point(M, q, i, r):
     return M[r, 0] * q[i, 0] + M[r, 1] * q[i, 1] + M[r, 2] * q[i, 2] + M[r, 3]
 
 
@@ -41,9 +41,9 @@ def _count(q, bins, M, flat, shape, n_bins):
     X, Y, Z, C = shape
     out = np.zeros((N, n_bins, C))
     for i in range(n):
-        i0, f0, _ = _cell(_mapped(M, q, i, 0), X)
-        i1, f1, _ = _cell(_mapped(M, q, i, 1), Y)
-        i2, f2, _ = _cell(_mapped(M, q, i, 2), Z)
+        i0, f0, _ = _cell(_map_point(M, q, i, 0), X)
+        i1, f1, _ = _cell(_map_point(M, q, i, 1), Y)
+        i2, f2, _ = _cell(_map_point(M, q, i, 2), Z)
         a = ((i0 * Y + i1) * Z + i2) * C
         b, c, d = a + Z * C, a + Y * Z * C, a + (Y + 1) * Z * C
         for k in range(C):
@@ -76,7 +76,7 @@ def _score(q, bins, M, flat, shape, ratio):
     like = np.empty(C, np.float32)
     step = np.empty(12)
     for i in range(n):
-        u0, u1, u2 = _mapped(M, q, i, 0), _mapped(M, q, i, 1), _mapped(M, q, i, 2)
+        u0, u1, u2 = _map_point(M, q, i, 0), _map_point(M, q, i, 1), _map_point(M, q, i, 2)
         i0, f0, in0 = _cell(u0, X)
         i1, f1, in1 = _cell(u1, Y)
         i2, f2, in2 = _cell(u2, Z)
@@ -124,10 +124,10 @@ def _score(q, bins, M, flat, shape, ratio):
 def mixture_score(
     q, bins, M, P, ratio
 ) -> tuple[float, npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Log-likelihood Σ_i log Σ_c π_i(c) Π_n ratio[n, bin_in, c], how it moves, and expected counts.
+    """Log-likelihood Σ_i log Σ_c π_i(c) Π_n ratio[n, bin_in, c], its derivatives, and expected counts.
 
-    Returns the sum; its slope (12,) and empirical Fisher matrix (12, 12) with respect to a small affine
-    motion A of mapped positions, u → u + A (u, 1), row by row; counts (N, B, C) weighted by the
-    posterior of c.
+    Returns the sum; its gradient (12,) and empirical Fisher matrix (12, 12) with respect to a small affine
+    motion A of mapped positions, u → u + A (u, 1), in row order; counts (N, B, C) weighted by the posterior
+    of c.
     """
     return _score(q, bins, M, P.reshape(-1), P.shape, ratio)

@@ -1,4 +1,4 @@
-"""The one way in which kernels are compiled: with `kernel`, which keeps them where nobody else can write."""
+"""Compile kernels with numba and cache them in a private folder."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 import numba as nb
 from numba.core import caching
 
-from tumoar.numerics.cache import Place, choose, places
+from tumoar.numerics.cache import Place, choose_place, list_places
 
 
 def _place() -> Place | None:
     below = caching._CacheLocator.get_suitable_cache_subpath(__file__)
-    return choose(places(str(getattr(nb.config, "CACHE_DIR", "")), Path(__file__).parent, below))
+    return choose_place(list_places(str(getattr(nb.config, "CACHE_DIR", "")), Path(__file__).parent, below))
 
 
 PLACE: Place | None = _place()
-"""Where compiled kernels are kept; nowhere if no folder is ours alone: they are compiled in every run."""
+"""Cache folder of compiled kernels; None if no folder is private, and kernels are compiled in every run."""
 
 
 class _Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
@@ -35,7 +35,7 @@ class _Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
 
 
 class _Files(caching.CompileResultCacheImpl):
-    """Numba's names for the files, in our folder whatever numba would choose."""
+    """Cache files with numba's names, in our folder."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         file = inspect.getfile(function)
@@ -46,7 +46,7 @@ class _Files(caching.CompileResultCacheImpl):
 
 
 class _Cache(caching.FunctionCache):
-    """A cache that may fail: what it cannot read is compiled, what it cannot write is not kept."""
+    """A cache that tolerates failures: unreadable kernels are compiled, unwritable ones not cached."""
 
     _impl_class = _Files
 
@@ -64,11 +64,11 @@ class _Cache(caching.FunctionCache):
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """numba's `njit` with these options, and the compiled code kept for the next run."""
+    """Decorator: numba's `njit` with these options, cached between runs."""
 
     def compiled(function: Callable[..., Any]) -> Any:
         found = nb.njit(**options)(function)
-        if PLACE is not None and hasattr(found, "enable_caching"):  # not where numba is switched off
+        if PLACE is not None and hasattr(found, "enable_caching"):  # not if numba is disabled
             found._cache = _Cache(function)
         return found
 

@@ -1,9 +1,9 @@
-"""Limited-memory BFGS for the nodes of a mesh: preconditioned, with a trust radius and a guard at each node.
+"""Limited-memory BFGS for the nodes of a mesh: preconditioned, with a trust radius and a guard per node.
 
-In a mesh of 10^5 nodes one nearly flat tetrahedron would throttle a global step length, and the curvature
-differs by orders of magnitude between nodes. So the initial inverse Hessian is a diagonal given by the
-caller, every node has its own trust radius, and nodes whose tetrahedra would lose too much volume take half
-steps; what is left is a descent direction for which the full step usually passes Armijo's test.
+In a mesh of 10^5 nodes, one nearly flat tetrahedron would limit a global step length, and the curvature
+differs by orders of magnitude between nodes. Therefore the caller gives a diagonal initial Hessian, every
+node has its own trust radius, and nodes whose tetrahedra would lose too much volume take half steps. The full
+step along the resulting descent direction usually passes Armijo's test.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ MEMORY = 12
 
 @dataclass(frozen=True)
 class Memory:
-    """Pairs (s, y) of steps and gradient changes, oldest first; a value to carry to the next call."""
+    """Pairs (s, y) of steps and gradient changes, oldest first; can be passed to the next call."""
 
     pairs: tuple[tuple[Nodes, Nodes], ...] = ()
 
-    def with_pair(self, s: Nodes, y: Nodes) -> Memory:
-        """With the newest pair added, unless its curvature is not clearly positive."""
+    def add_pair(self, s: Nodes, y: Nodes) -> Memory:
+        """Memory with a new pair, unless its curvature is not clearly positive."""
         if np.vdot(s, y) <= 1e-10 * np.sqrt(np.vdot(s, s) * np.vdot(y, y)):
             return self
         return Memory((*self.pairs, (s, y))[-MEMORY:])
 
 
 @dataclass(frozen=True)
-class Fit:
-    """Where a minimization ended: nodes, cost and gradient there, memory, evaluations used."""
+class Minimum:
+    """Result of a minimization: nodes, cost, gradient, memory, number of evaluations."""
 
     nodes: Nodes
     cost: float
@@ -76,13 +76,13 @@ def minimize(
     fraction: float = 0.35,
     tolerance: float = 0.0,
     memory: Memory | None = None,
-) -> Fit:
-    """Lower `cost` from `nodes` (V, 3), with at most this many evaluations of it.
+) -> Minimum:
+    """Minimize `cost` from `nodes` (V, 3) with at most this many evaluations.
 
     `cost` returns +inf for folded meshes, which are never accepted. `diagonal` (V, 3) > 0 approximates the
-    Hessian's diagonal. In one iteration no coordinate moves more than `radius`, and the guard sees to it that
-    tetrahedra keep a `fraction` of their volume. Converged when no coordinate moves more than `tolerance`, or
-    no descent is left.
+    diagonal of the Hessian. In one iteration no coordinate moves more than `radius`, and tetrahedra keep at
+    least a `fraction` of their volume. Converged when no coordinate moves more than `tolerance`, or if there
+    is no descent direction.
     """
     if not (diagonal > 0.0).all():
         raise ValueError(f"diagonal must be positive, got a smallest value of {diagonal.min()}")
@@ -108,12 +108,12 @@ def minimize(
                     length *= 0.4
         if not accepted:
             if not memory.pairs:
-                return Fit(nodes, value, gradient, memory, used, used < evaluations)
-            memory = Memory()  # the pairs misled: start over from the diagonal
+                return Minimum(nodes, value, gradient, memory, used, used < evaluations)
+            memory = Memory()  # discard misleading pairs and restart from the diagonal
             continue
         moved = length * step
-        memory = memory.with_pair(moved, new_gradient - gradient)
+        memory = memory.add_pair(moved, new_gradient - gradient)
         nodes, value, gradient = nodes + moved, new_value, new_gradient
         if np.abs(moved).max() <= tolerance:
-            return Fit(nodes, value, gradient, memory, used, True)
-    return Fit(nodes, value, gradient, memory, used, False)
+            return Minimum(nodes, value, gradient, memory, used, True)
+    return Minimum(nodes, value, gradient, memory, used, False)

@@ -1,4 +1,4 @@
-"""Counts over the 26 neighbors of voxels."""
+"""Counts over the 26-neighborhood of voxels."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy.typing as npt
 from tumoar.numerics.jit import kernel
 
 
-def neighbors(v: npt.NDArray[np.bool_], region: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
-    """How many of the 26 neighbors of a voxel in `region` are set, 0 elsewhere; v is 0 outside its grid."""
+def count_neighbors(v: npt.NDArray[np.bool_], region: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+    """Count the set neighbors (of 26) of each voxel in `region`, 0 elsewhere; v is 0 outside its grid."""
     out = np.zeros(v.shape, np.int8)
-    _neighbors(np.pad(v, 1).astype(np.int8), region, out)
+    _count_neighbors(np.pad(v, 1).astype(np.int8), region, out)
     return out
 
 
 @kernel(parallel=True)
-def _neighbors(v, region, out):
+def _count_neighbors(v, region, out):
     n0, n1, n2 = out.shape
     for i in nb.prange(n0):
         column = np.empty(n2 + 2, np.int8)

@@ -1,8 +1,8 @@
-"""Polygons on a pixel grid: how much of every pixel lies inside, and how far from the edges.
+"""Polygons on a pixel grid: coverage of pixels, areas, and distances to edges.
 
-`polygons` are corners (n, 2) in pixel coordinates, pixel centers at integers, closed by themselves. What a
-single polygon holds is what it turns around an odd number of times. Polygons of one group are united; groups
-are combined by exclusive or, so that one within another is a hole. Without `groups` every polygon is one.
+`polygons` are corners (n, 2) in pixel coordinates, with pixel centers at integers, closed implicitly. The
+inside of a single polygon follows the even-odd rule. Polygons of one group are united; groups are combined by
+exclusive or, so that a polygon inside another is a hole. Without `groups`, every polygon is its own group.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tumoar.numerics.jit import kernel
 Points = npt.NDArray[np.float64]
 Groups = npt.NDArray[np.int64] | Sequence[int] | None
 
-EDGES = 32  # taken at once against all points
-CROSSINGS = 2_000_000  # of scan lines and edges, taken at once
+EDGES = 32  # processed at once against all points
+CROSSINGS = 2_000_000  # of scan lines and edges, processed at once
 MOST_BUCKETS = 96  # along a side
-LINES = 512  # for areas, at least
+LINES = 512  # minimum for areas
 
 
 def coverage(
     polygons: Sequence[Points], shape: tuple[int, int], lines: int = 16, groups: Groups = None
 ) -> npt.NDArray[np.float64]:
-    """(a, b) the share of every pixel that lies inside.
+    """(a, b) fraction of every pixel that lies inside.
 
-    Along the second axis areas are exact, along the first they are sums over `lines` scan lines per pixel, so
-    that polygons along pixel edges are exact altogether.
+    Areas are exact along the second axis, and sums over `lines` scan lines per pixel along the first, so that
+    polygons along pixel edges are exact.
     """
     out = np.zeros((shape[0], shape[1] + 1))
     for line, b, sign in _borders(polygons, groups, shape[0] * lines, lines):
@@ -54,13 +54,13 @@ def centers_inside(
 
 
 def total_area(polygons: Sequence[Points], groups: Groups = None) -> float:
-    """The area of all that lies inside, by scan lines."""
+    """Area of the inside, by scan lines."""
     there = [p for p in polygons if len(p) >= 3]
     if not there:
         return 0.0
     if groups is not None:
         groups = [g for g, p in zip(groups, polygons) if len(p) >= 3]
-    moved, count, lines = _lined(there)
+    moved, count, lines = _align_to_lines(there)
     total = 0.0
     for _, b, sign in _borders(moved, groups, count, lines):
         total -= float((b * sign).sum())
@@ -68,28 +68,28 @@ def total_area(polygons: Sequence[Points], groups: Groups = None) -> float:
 
 
 def overlaps(polygons: Sequence[Points], deepest: int = 64) -> Points | None:
-    """(m, m) the area that every two polygons share, by scan lines; their own areas on the diagonal.
+    """(m, m) shared area of every two polygons, by scan lines; their own areas on the diagonal.
 
-    None if more than `deepest` polygons lie over one another.
+    None if more than `deepest` polygons overlap at one place.
     """
-    moved, count, lines = _lined(polygons)
+    moved, count, lines = _align_to_lines(polygons)
     out = np.zeros((len(polygons), len(polygons)))
     for line, b, polygon in _crossings(moved, count, lines):
         order = np.lexsort((b, line))
-        if not _shared(line[order], b[order], polygon[order], out, np.zeros(deepest, np.int64)):
+        if not _add_shared(line[order], b[order], polygon[order], out, np.zeros(deepest, np.int64)):
             return None
     out += np.triu(out, 1).T - np.tril(out, -1)
     return out / lines
 
 
 def area(polygon: Points) -> float:
-    """The signed area of a polygon (n, 2); positive where it turns from the first axis to the second."""
+    """Signed area of a polygon (n, 2); positive if it turns from the first axis to the second."""
     x, y = polygon[:, 0], polygon[:, 1]
     return float(0.5 * np.sum(x * np.roll(y, -1) - np.roll(x, -1) * y))
 
 
 def perimeter(polygon: Points) -> float:
-    """The length of all edges of a polygon (n, d)."""
+    """Perimeter of a polygon (n, d)."""
     return float(np.linalg.norm(np.roll(polygon, -1, axis=0) - polygon, axis=1).sum())
 
 
@@ -128,10 +128,10 @@ def edge_distance(polygons: Sequence[Points], points: Points) -> npt.NDArray[np.
 # ---- scan lines --------------------------------------------------------------------------------------------
 
 
-def _lined(polygons: Sequence[Points]) -> tuple[list[Points], int, float]:
-    """Polygons moved to the first scan line, how many lines cross them, and how many there are per unit.
+def _align_to_lines(polygons: Sequence[Points]) -> tuple[list[Points], int, float]:
+    """Shift polygons to the first scan line; returns them, the number of lines, and lines per unit.
 
-    They are enough for the flattest of the polygons, up to a limit.
+    Lines are dense enough for the flattest polygon, up to a limit.
     """
     low = min(float(p[:, 0].min()) for p in polygons)
     extent = max(float(p[:, 0].max()) for p in polygons) - low
@@ -143,9 +143,9 @@ def _lined(polygons: Sequence[Points]) -> tuple[list[Points], int, float]:
 def _crossings(
     polygons: Sequence[Points], count: int, lines: float
 ) -> Iterator[tuple[npt.NDArray[np.int64], Points, npt.NDArray[np.int64]]]:
-    """Scan line, place along it and polygon of every crossing with an edge, some lines at a time.
+    """Scan line, position and polygon of every crossing with an edge, in chunks of lines.
 
-    Line s lies at a = (s + ½) / lines − ½, never on a pixel edge where `lines` is even. Every line meets a
+    Line s lies at a = (s + ½) / lines − ½, never on a pixel edge if `lines` is even. Every line crosses a
     closed polygon an even number of times.
     """
     there = [(i, np.asarray(p, np.float64)) for i, p in enumerate(polygons) if len(p) >= 3]
@@ -177,22 +177,22 @@ def _crossings(
 def _borders(
     polygons: Sequence[Points], groups: Groups, count: int, lines: float
 ) -> Iterator[tuple[npt.NDArray[np.int64], Points, Points]]:
-    """Scan line and place of every border of the inside, and its sign: 1 on the way in, −1 on the way out."""
+    """Scan line and position of every boundary of the inside, and its sign: 1 entering, −1 leaving."""
     united = None if groups is None else np.asarray(groups, np.int64)
     if united is not None and len(np.unique(united)) == len(united):
         united = None
     for line, b, polygon in _crossings(polygons, count, lines):
         if united is not None:
-            line, b = _united(line, b, polygon, united)
+            line, b = _unite_groups(line, b, polygon, united)
         order = np.lexsort((b, line))
         # In, out, in, out.
         yield line[order], b[order], np.where(np.arange(len(line)) % 2 == 0, 1.0, -1.0)
 
 
-def _united(
+def _unite_groups(
     line: npt.NDArray[np.int64], b: Points, polygon: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], Points]:
-    """Of all crossings, those where a line enters the first or leaves the last polygon of a group."""
+    """Select crossings where a line enters the first or leaves the last polygon of a group."""
     order = np.lexsort((b, polygon, line))
     line, b, group = line[order], b[order], groups[polygon[order]]
     sign = np.where(np.arange(len(line)) % 2 == 0, 1, -1)
@@ -204,8 +204,8 @@ def _united(
 
 
 @kernel(nogil=True)
-def _shared(line, b, polygon, out, active):
-    """Add to out (m, m) the lengths that every two polygons share; False if too many do."""
+def _add_shared(line, b, polygon, out, active):
+    """Add to out (m, m) the lengths shared by every two polygons; False if too many overlap."""
     count = 0
     for i in range(len(line)):
         if i > 0 and line[i] == line[i - 1]:
@@ -236,7 +236,7 @@ def _shared(line, b, polygon, out, active):
 
 @kernel(nogil=True)
 def _buckets(begin, vector, low, side, shape):
-    """Which edges pass through which squares of a grid: where each square's list starts, and the lists."""
+    """Edges that pass through each square of a grid: start of each square's list, and the lists."""
     counts = np.zeros(shape[0] * shape[1] + 1, np.int64)
     members = np.zeros(0, np.int64)
     for turn in range(2):
@@ -251,7 +251,7 @@ def _buckets(begin, vector, low, side, shape):
             length = np.sqrt(vector[n, 0] ** 2 + vector[n, 1] ** 2)
             parts = int(length / side) + 1
             for k in range(parts):
-                # A part is at most as long as a square is wide: it lies within the squares of its two ends.
+                # A part is not longer than a square is wide: it lies in the squares of its two ends.
                 ax = (begin[n, 0] + vector[n, 0] * (k / parts) - low[0]) / side
                 ay = (begin[n, 1] + vector[n, 1] * (k / parts) - low[1]) / side
                 bx = (begin[n, 0] + vector[n, 0] * ((k + 1) / parts) - low[0]) / side
@@ -277,7 +277,7 @@ def _nearest(points, begin, vector, low, side, shape, starts, members):
     out = np.empty(len(points))
     for m in nb.prange(len(points)):
         px, py = points[m, 0], points[m, 1]
-        # The nearest point of the grid; what lies beyond it is farther by Pythagoras at least.
+        # Distance to the nearest point of the grid is a lower bound for points outside it.
         cx = min(max(px, low[0]), low[0] + shape[0] * side)
         cy = min(max(py, low[1]), low[1] + shape[1] * side)
         away = (px - cx) ** 2 + (py - cy) ** 2

@@ -1,8 +1,8 @@
-"""The nearest point of a polyhedron: a strictly convex quadratic program of a dozen rows, solved exactly.
+"""Nearest point of a polyhedron: a small, strictly convex quadratic program, solved exactly.
 
-The active set comes from daqp, or, where that gives up on rows that are nearly parallel, from non-negative
-least squares on the dual. The point is recomputed from it and its optimality conditions are checked,
-because an answer that only looks feasible would silently break what the constraints promise.
+The active set comes from daqp or, if that fails on nearly parallel rows, from non-negative least squares on
+the dual. The point is recomputed from the active set and its optimality conditions are checked, so that
+constraints are never silently violated.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tumoar.vocabulary.errors import FitError
 Array = npt.NDArray[np.floating]
 
 OPTIMALITY = 1e-8
-"""Largest relative residual of the Karush-Kuhn-Tucker conditions, where the precision has a unit diagonal."""
+"""Largest relative residual of the Karush-Kuhn-Tucker conditions, for precisions with unit diagonal."""
 FEASIBILITY = 1e-9
 """Largest violation of A x <= b, in the units of b."""
 
 
-def nearest(m: Array, P: Array, A: Array, b: Array) -> Array:
+def find_nearest(m: Array, P: Array, A: Array, b: Array) -> Array:
     """Point x with A x <= b that minimizes (x − m)ᵀ P (x − m); P (D, D) positive definite, A (R, D)."""
     slack = b - A @ m
     if np.all(slack >= 0):
         return m.copy()
-    # x = m + s u and rows of unit length, so that precisions of very different size can be compared
+    # Substitute x = m + s u and normalize rows, because precisions differ by orders of magnitude.
     s = 1 / np.sqrt(np.diag(P))
     H = s[:, None] * P * s
     length = np.linalg.norm(A * s, axis=1)
@@ -37,14 +37,14 @@ def nearest(m: Array, P: Array, A: Array, b: Array) -> Array:
     for solver in (_by_daqp, _by_least_squares):
         u, lam = _from_active(H, B, slack, solver(H, B, slack) > 0)
         x = m + s * u
-        fault = max(_fault(H, B, slack, u, lam) / OPTIMALITY, (A @ x - b).max() / FEASIBILITY)
+        fault = max(_kkt_violation(H, B, slack, u, lam) / OPTIMALITY, (A @ x - b).max() / FEASIBILITY)
         if fault <= 1:
             return x
         best = min(best, fault)
     raise FitError(
         "qp",
         "the constraints on the means cannot be met",
-        found=f"optimality conditions missed by {best:.1e} times their tolerance",
+        found=f"optimality conditions violated by {best:.1e} times their tolerance",
     )
 
 
@@ -55,7 +55,7 @@ def _by_daqp(H: Array, B: Array, slack: Array) -> Array:
 
 
 def _by_least_squares(H: Array, B: Array, slack: Array) -> Array:
-    """The same by Lawson and Hanson's least distance programming."""
+    """Multipliers by Lawson and Hanson's least distance programming."""
     F = -solve_triangular(np.linalg.cholesky(H), B.T, lower=True)
     E = np.vstack([F, -slack])
     target = np.zeros(len(E))
@@ -66,21 +66,21 @@ def _by_least_squares(H: Array, B: Array, slack: Array) -> Array:
 
 
 def _from_active(H: Array, B: Array, slack: Array, active: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Point and multipliers recomputed from the active rows alone, which then meet their bounds."""
+    """Point and multipliers recomputed from the active rows, as equality constraints."""
     D, R = len(H), int(active.sum())
     system = np.zeros((D + R, D + R))
     system[:D, :D], system[:D, D:], system[D:, :D] = H, B[active].T, B[active]
     target = np.append(np.zeros(D), slack[active])
     solution = np.zeros(D + R)
-    for _ in range(3):  # refined: the system is ill-conditioned where precisions differ much
+    for _ in range(3):  # iterative refinement: precisions may differ by orders of magnitude
         solution += np.linalg.lstsq(system, target - system @ solution, rcond=None)[0]
     lam = np.zeros(len(B))
     lam[active] = solution[D:]
     return solution[:D], lam
 
 
-def _fault(H: Array, B: Array, slack: Array, u: Array, lam: Array) -> float:
-    """Largest relative miss of stationarity, of non-negative multipliers, and of complementary slackness."""
+def _kkt_violation(H: Array, B: Array, slack: Array, u: Array, lam: Array) -> float:
+    """Largest relative violation of stationarity, dual feasibility and complementary slackness."""
     stationarity = np.abs(H @ u + B.T @ lam).max() / max(1.0, np.abs(u).max())
     sign = -lam.min() / max(1.0, lam.max())
     gap = np.abs(lam * (B @ u - slack)).sum() / max(1.0, u @ H @ u)

@@ -1,7 +1,7 @@
 """Counter-based random numbers for kernels: a draw depends on (key, counter) only, never on the thread.
 
-A stream is two 32-bit keys, made once per (seed, sweep, variable, row) by `stream_key`; draw number i of the
-stream is `bits(k0, k1, i)`. Two keyed rounds, so that two streams are not shifted copies of one sequence.
+A stream has two 32-bit keys, made once per (seed, sweep, variable, row) by `stream_key`; draw i of the stream
+is `bits(k0, k1, i)`. Two keyed rounds ensure that streams are not shifted copies of one sequence.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Tetrahedra on a voxel grid: which voxels each one owns.
+"""Tetrahedra on a voxel grid: the voxels that each tetrahedron owns.
 
 A mesh is `nodes` (V, 3) float64 in voxel coordinates (voxel centers at integers, axes as in the array) and
 `tetrahedra` (T, 4) integer, positively oriented: det [p1-p0, p2-p0, p3-p0] > 0. Kernels visit a tetrahedron
 row by row, a row being the voxels (i, j, :) along the last, contiguous axis:
 
     q = scratch()                                      # once per thread
-    det = setup(q, nodes, tetrahedra[t])               # 6 volumes; the rest is undefined unless it is > 0
+    det = setup(q, nodes, tetrahedra[t])               # 6 volumes; must be > 0 for the following
     for i in range(*extent(q, 0, X)):
         for j in range(*rows(q, i, Y)):
             lo, hi = run(q, i, j, Z)                   # the owned voxels of this row: lo <= k < hi
@@ -16,12 +16,11 @@ Ownership. Every voxel center inside the hull belongs to exactly one tetrahedron
 visited in any order and on any thread. A center x belongs to the tetrahedron that contains x shifted by an
 infinitesimal (e1, e2, e3) with 0 < e1 << e2 << e3: no shifted center lies on a face, hence the owner is
 unique, and the hull is closed at its lower faces and open at its upper ones. The side of a face on which x
-lies is the sign of a 3x3 determinant. It is taken from floating point where rounding cannot matter, and
-computed exactly otherwise; being exact, it is the same seen from both tetrahedra of the face. Two
-provisions make exactness cheap:
+lies is the sign of a 3x3 determinant. It is computed in floating point where rounding cannot change it, and
+exactly otherwise, so that both tetrahedra of a face agree. Two provisions make exactness cheap:
 
 * Nodes are rounded to multiples of 2^-40 voxel: differences of coordinates are exact (below 4096 voxels).
-* On a coarse dyadic lattice (multiples of 1/256), where ties abound, floating point is exact already.
+* On a coarse dyadic lattice (multiples of 1/256), where ties are common, floating point is already exact.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ BLOCK = 256
 """Tetrahedra per parallel unit of work; fixed, so that results do not depend on the number of threads."""
 
 PLAIN: tuple[Literal["C_CONTIGUOUS", "WRITEABLE"], ...] = ("C_CONTIGUOUS", "WRITEABLE")
-"""What kernels ask of arrays, so that they are compiled once."""
+"""Requirements of kernels on arrays, so that they are compiled once."""
 
 GRAIN = 2.0**-40
-"""Nodes are rounded to multiples of it."""
+"""Nodes are rounded to multiples of this."""
 _COARSE = 2.0**-8
 
 # Rows of the scratch array q after the first four; columns are the corners w, or the faces opposite to them.
@@ -63,7 +62,7 @@ _SLOPE = 15  # two rows: change of the second coordinate with the first along th
 
 @kernel()
 def scratch():
-    """Working memory for one tetrahedron; once `setup`, its rows q[:4] are the barycentric coefficients."""
+    """Working memory for one tetrahedron; after `setup`, rows q[:4] are the barycentric coefficients."""
     return np.empty((17, 4))
 
 
@@ -140,7 +139,7 @@ def extent(q, axis, size):
 
 @kernel(fastmath={"contract"}, forceinline=True)
 def rows(q, i, size):
-    """First and one past the last j for which row (i, j) can meet the tetrahedron; most others are spared."""
+    """First and one past the last j for which row (i, j) can intersect the tetrahedron; nearly tight."""
     low, high = _widen(q, i, 0, 1, q[_SLOPE, 0], np.inf, -np.inf)
     low, high = _widen(q, i, 0, 2, q[_SLOPE, 1], low, high)
     low, high = _widen(q, i, 0, 3, q[_SLOPE, 2], low, high)
@@ -154,7 +153,7 @@ def rows(q, i, size):
 
 @kernel(fastmath={"contract"}, forceinline=True)
 def _widen(q, i, a, b, slope, low, high):
-    """The range low to high, extended to where edge ab crosses slice i; an edge inside it (nan) adds none."""
+    """Extend the range low to high to where edge ab crosses slice i; ignores edges in the slice (nan)."""
     x, other = q[_CORNER, a], q[_CORNER, b]
     j = q[_CORNER + 1, a] + (i - x) * slope
     crosses = (i - x) * (i - other) <= 0.0
@@ -171,7 +170,7 @@ def run(q, i, j, size):
     lo = -np.inf
     hi = np.inf
     for w in range(4):
-        # Where the plane of the face crosses the row; nan or inf when it is parallel to it.
+        # Where the plane of the face crosses the row; nan or inf if they are parallel.
         k = (q[_NORMAL, w] * di + q[_NORMAL + 1, w] * dj + q[_OFFSET, w]) * q[_STEP, w] + q[_CORNER + 2, 0]
         enter = k + q[_ENTER, w]
         leave = k + q[_LEAVE, w]
@@ -187,7 +186,7 @@ def run(q, i, j, size):
 
 @kernel()
 def _run_exactly(q, i, j, size):
-    """As `run`, voxel by voxel: some face passes too near a center, or runs along the row."""
+    """Like `run`, voxel by voxel, if a face is too close to a center or parallel to the row."""
     lo, hi = extent(q, 2, size)
     for w in range(4):
         while lo < hi and not _owns(q, w, i, j, lo):
@@ -224,7 +223,7 @@ def _exact_side(q, w, x, y, z):
     y -= p[1, a]
     z -= p[2, a]
     s = sign_of_det(u0, u1, u2, v0, v1, v2, x, y, z)
-    if s == 0.0:  # the shift decides: the normal's components, last axis first
+    if s == 0.0:  # decided by the shift: components of the normal, last axis first
         s = compare_products(u0, v1, u1, v0)
     if s == 0.0:
         s = compare_products(u2, v0, u0, v2)
@@ -239,7 +238,7 @@ def _exact_side(q, w, x, y, z):
 def plain(
     nodes: npt.NDArray[np.float64], tetrahedra: npt.NDArray[np.integer]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
-    """The mesh as kernels take it, so that they are compiled once: frozen arrays are copied."""
+    """Mesh arrays as required by kernels, which are then compiled once: read-only arrays are copied."""
     return np.require(nodes, np.float64, PLAIN), np.require(tetrahedra, np.int32, PLAIN)
 
 
@@ -252,7 +251,7 @@ def volumes(nodes: npt.NDArray[np.float64], tetrahedra: npt.NDArray[np.integer])
 def spatial_order(
     nodes: npt.NDArray[np.float64], tetrahedra: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.int64]:
-    """(T,) an order along a space-filling curve (Morton): neighbors share cache lines, which halves times."""
+    """(T,) Morton order: neighbors share cache lines, which halves run times."""
     center = nodes[tetrahedra].mean(1)
     cell = ((center - center.min(0)) / 4.0).astype(np.int64)
     code = np.zeros(len(cell), np.int64)
@@ -265,14 +264,14 @@ def spatial_order(
 def owners(
     nodes: npt.NDArray[np.float64], tetrahedra: npt.NDArray[np.integer], shape: tuple[int, int, int]
 ) -> npt.NDArray[np.int32]:
-    """(X, Y, Z) the tetrahedron that owns each voxel, -1 outside the hull."""
+    """(X, Y, Z) owning tetrahedron of each voxel, -1 outside the hull."""
     return _owners_and_counts(nodes, tetrahedra, shape)[0]
 
 
 def voxel_counts(
     nodes: npt.NDArray[np.float64], tetrahedra: npt.NDArray[np.integer], shape: tuple[int, int, int]
 ) -> npt.NDArray[np.int64]:
-    """(T,) how many voxels of the grid each tetrahedron owns."""
+    """(T,) number of voxels of each tetrahedron."""
     return _owners_and_counts(nodes, tetrahedra, shape)[1]
 
 
@@ -286,9 +285,9 @@ def _owners_and_counts(
 
 
 def require_unfolded(fine: bool) -> None:
-    """What every kernel says of a mesh that it cannot visit."""
+    """Raise ValueError for folded meshes."""
     if not fine:
-        raise ValueError("tetrahedra must have positive volume, got a folded or flat one")
+        raise ValueError("tetrahedra must have positive volume; one is folded or flat")
 
 
 @kernel(parallel=True)
@@ -313,14 +312,14 @@ def _owners(nodes, tetrahedra, out, counts):
 
 @kernel()
 def present_columns(alpha, corners, A, present):
-    """Columns of alpha that some corner has, in `present`; their values in A (column, corner); how many."""
-    # Unsigned: numba checks every other index for negative values.
+    """Write non-zero columns of alpha to `present` and values to A (column, corner); returns the number."""
+    # Unsigned, because numba checks signed indices for negative values.
     n0, n1 = np.uint32(corners[0]), np.uint32(corners[1])
     n2, n3 = np.uint32(corners[2]), np.uint32(corners[3])
     M = np.uint64(0)
     for c in range(alpha.shape[1]):
         a0, a1, a2, a3 = alpha[n0, c], alpha[n1, c], alpha[n2, c], alpha[n3, c]
-        # Written in any case and kept if not zero: no branch to guess wrong.
+        # Always written, kept if non-zero: avoids branch mispredictions.
         present[M] = c
         A[M, 0], A[M, 1], A[M, 2], A[M, 3] = a0, a1, a2, a3
         M += np.uint64((a0 != 0.0) | (a1 != 0.0) | (a2 != 0.0) | (a3 != 0.0))

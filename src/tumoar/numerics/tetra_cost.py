@@ -1,18 +1,17 @@
-"""The data term of a mesh: -sum_i log sum_c L_i(c) pi_i(c), its gradient and Fisher information in the nodes.
+"""Data term of a mesh: -sum_i log sum_c L_i(c) pi_i(c), its gradient and Fisher information in the nodes.
 
 pi_i(c) interpolates the node values alpha (V, C) linearly, as in `tetra_raster`; L (X, Y, Z, C) float32
-holds each voxel's likelihoods up to a factor per voxel (`likelihood_ratios`). A voxel whose row of L is all
-zero is not looked at. A voxel whose row is not, but for which the sum is zero, is impossible: the cost is
-+inf; no floor hides it.
+holds each voxel's likelihoods up to a factor per voxel (`likelihood_ratios`). Voxels whose row of L is all
+zero are ignored. If the row is not zero but the sum is, the voxel is impossible and the cost is +inf.
 
-Inside a tetrahedron pi_i(c) is a linear function of the voxel's place. With barycentric coordinates b_w and
+Inside a tetrahedron pi_i(c) is linear in the voxel's position. With barycentric coordinates b_w and
 S_i = sum_c L_i(c) pi_i(c), moving corner v of the owning tetrahedron changes b_w by -b_v grad b_w, hence
 
     d(-log S_i) / d x_v = b_v(i) sum_c L_i(c) / S_i grad pi(c),
 
-and a tetrahedron needs only the moments of L(c) / S with (x, y, z, 1), four for each class that its corners
-have. Shares are written per corner (T, 4, 3) and gathered per node: no two threads write to one place, and
-sums have one order.
+and a tetrahedron needs only the moments of L(c) / S with (x, y, z, 1), four for each class of its corners.
+Contributions are written per corner (T, 4, 3) and gathered per node: threads never write to the same place,
+and the order of summation is fixed.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from tumoar.numerics.tetra_voxels import (
     group,
     indices,
     interpolants,
-    owned,
+    list_owned,
     parts,
-    prepare,
+    prepare_group,
     values,
 )
 
@@ -54,9 +53,9 @@ Tetrahedra = npt.NDArray[np.integer]
 PerCorner = npt.NDArray[np.float64]
 
 LIMIT = 80.0
-"""Nats by which a likelihood may differ from the reference class: what float32 holds with room for sums."""
+"""Nats by which a likelihood may differ from the reference class: range of float32 with margin for sums."""
 
-# Fields of W: S or its inverse; the likelihoods of each class that the corners have.
+# Fields of W: S or its inverse; likelihoods of each class of the corners.
 _SUM, _LIKELIHOOD = MORE, MORE + PITCH
 
 # nan and inf keep their meaning; sums may be contracted.
@@ -64,13 +63,13 @@ _FLAGS = {"contract", "nsz"}
 
 
 class Incidence(NamedTuple):
-    """Which corners meet at each node: corner[start[v] : start[v + 1]], numbered 4 t + w."""
+    """Corners at each node: corner[start[v] : start[v + 1]], numbered 4 t + w."""
 
     start: npt.NDArray[np.int64]
     corner: npt.NDArray[np.int64]
 
 
-def incidence(tetrahedra: Tetrahedra, V: int) -> Incidence:
+def build_incidence(tetrahedra: Tetrahedra, V: int) -> Incidence:
     """The corners at each of V nodes, in the order of the tetrahedra."""
     flat = tetrahedra.ravel()
     start = np.zeros(V + 1, np.int64)
@@ -79,14 +78,14 @@ def incidence(tetrahedra: Tetrahedra, V: int) -> Incidence:
 
 
 def gather(per_corner: PerCorner, at: Incidence) -> npt.NDArray[np.float64]:
-    """(V, 3) sum of the shares (T, 4, 3) of all corners at each node."""
+    """(V, 3) sum of the contributions (T, 4, 3) of all corners at each node."""
     out = np.empty((len(at.start) - 1, 3))
     _gather(per_corner.reshape(-1, 3), at.start, at.corner, out)
     return out
 
 
 def merge_labels(alpha: npt.NDArray[np.float32], into: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-    """(V, C) node values with the columns of each class added up; `into` (K,) is the class of a column."""
+    """(V, C) node values summed over the columns of each class; `into` (K,) is the class of a column."""
     out = np.zeros((len(alpha), int(into.max()) + 1), np.float32)
     for k, c in enumerate(into):
         out[:, c] += alpha[:, k]
@@ -98,8 +97,8 @@ def likelihood_ratios(
 ) -> npt.NDArray[np.float32]:
     """L (..., C) from log-likelihoods: relative to the reference class, limited to `LIMIT` nats either way.
 
-    The limit changes no preference between a class and the reference. It hides one between two classes only
-    where both lie beyond it on the same side. Voxels outside the mask get a row of zeros.
+    The limit does not change the order of a class and the reference, and that of two classes only if both
+    exceed it on the same side. Voxels outside the mask get a row of zeros.
     """
     ratio = log_likelihood - log_likelihood[..., reference, None]
     out = np.exp(np.clip(ratio, -LIMIT, LIMIT, out=ratio)).astype(np.float32)
@@ -115,9 +114,9 @@ def data_cost(
     L: npt.NDArray[np.float32],
     reference: int = -1,
 ) -> tuple[float, PerCorner]:
-    """Cost and its gradient per corner (T, 4, 3); +inf where a tetrahedron is folded or a voxel impossible.
+    """Cost and its gradient per corner (T, 4, 3); +inf if a tetrahedron is folded or a voxel impossible.
 
-    If `reference` is a class and L relative to it, tetrahedra certain of it cost nothing and are skipped.
+    If L is relative to the class `reference`, tetrahedra of this class only cost nothing and are skipped.
     """
     alpha, L = _classes(alpha, L)
     if max(L.shape[:3]) > LIST or L[..., 0].size >= 2**31:
@@ -146,7 +145,7 @@ def data_fisher(
 def _classes(
     alpha: npt.NDArray[np.float32], L: npt.NDArray[np.float32]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Both as the kernels take them."""
+    """Check alpha and L and convert them for the kernels."""
     if L.ndim != 4 or L.shape[3] != alpha.shape[1]:
         raise ValueError(f"L must be (X, Y, Z, {alpha.shape[1]}) for these node values, got {L.shape}")
     return np.require(alpha, np.float32, PLAIN), np.require(L, np.float32, PLAIN)
@@ -154,7 +153,7 @@ def _classes(
 
 @kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
 def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
-    """L is flat. Loops over voxels are short and plain: vector instructions do them."""
+    """L is flat. Loops over voxels are short and simple, so that they vectorize."""
     T, C = len(tetrahedra), alpha.shape[1]
     cost = np.zeros((T + BLOCK - 1) // BLOCK)
     for block in nb.prange(len(cost)):
@@ -166,7 +165,7 @@ def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
         end = min(T, (block + 1) * BLOCK)
         for first in range(block * BLOCK, end, GROUP):
             last = min(end, first + GROUP)
-            prepare(G, nodes, tetrahedra, first, last, shape)
+            prepare_group(G, nodes, tetrahedra, first, last, shape)
             for t in range(first, last):
                 lane = t - first
                 if not four(G, lane, FIRST)[3] > 0.0:
@@ -178,11 +177,11 @@ def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
                 interpolants(G, lane, A, M, B)
                 Q[:M] = 0.0
                 for part in range(parts(G, lane)):
-                    n = owned(G, lane, part, q, nodes, tetrahedra[t], shape, N, W)
+                    n = list_owned(G, lane, part, q, nodes, tetrahedra[t], shape, N, W)
                     _sums(L, C, present, M, B, n, N, W)
                     for v in range(n):
                         S = W[_SUM + v]
-                        if S == 0.0 and _masked(L, np.int64(N[AT + v]) * C, C):
+                        if S == 0.0 and _is_masked(L, np.int64(N[AT + v]) * C, C):
                             continue
                         product *= S
                         if not 1e-200 < product < 1e200:  # one logarithm for many voxels
@@ -195,26 +194,26 @@ def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
 
 
 @kernel()
-def _masked(L, at, C):
+def _is_masked(L, at, C):
     return not np.any(L[at : at + C])
 
 
 @kernel(fastmath=_FLAGS, forceinline=True)
 def _sums(L, C, present, M, B, n, N, W):
-    """S of each listed voxel; the likelihoods it needs are kept."""
+    """S of each listed voxel; stores the likelihoods it needs."""
     padded = (n + 3) // 4 * 4
     for v in range(padded):
         W[_SUM + v] = 0.0
     for m in range(M):
         column = _LIKELIHOOD + m * PITCH
-        # Reading from all over L stands alone: no vector instruction does it.
+        # Gather from L in a separate loop, because it does not vectorize.
         for v in range(n):
             W[column + v] = L[np.uint64(np.int64(N[AT + v]) * C + present[m])]
         for v in range(n, n + 3):
             W[column + v] = 0.0
         bx, by, bz, b = B[m, 0], B[m, 1], B[m, 2], B[m, 3]
         for v in range(padded):
-            # A center on a face may come out a rounding error outside.
+            # A center on a face may be outside by a rounding error.
             pi = max(bx * W[X + v] + by * W[Y + v] + bz * W[Z + v] + b, 0.0)
             W[_SUM + v] += W[column + v] * pi
 
@@ -269,7 +268,7 @@ def _data_fisher(nodes, tetrahedra, alpha, L, reference, out):
             if not setup(q, nodes, tetrahedra[t]) > 0.0:
                 continue
             M = present_columns(alpha, tetrahedra[t], A, present)
-            if M == 1:  # certain of one class: no gradient
+            if M == 1:  # one class only: no gradient
                 continue
             for i in range(*extent(q, 0, X)):
                 for j in range(*rows(q, i, Y)):

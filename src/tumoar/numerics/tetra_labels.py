@@ -1,9 +1,9 @@
-"""Kernels for a mesh against an integer label map: each voxel's value is known, not uncertain.
+"""Kernels for a mesh and integer label maps.
 
 With barycentric coordinates b_w and node values alpha (V, K), the probability of a voxel's value l is
-L = (1 - floor) sum_w b_w alpha[w, l] + floor / K: the floor keeps one stray voxel from deciding alone.
+L = (1 - floor) sum_w b_w alpha[w, l] + floor / K; the floor limits the effect of single stray voxels.
 Because db_w/dx_v = -b_v grad b_w, the gradient of -log L needs per tetrahedron only the 4x4 moments
-sum_i b_v(i) alpha[w, l_i] / L_i. Each tetrahedron writes its own share (T, 4, 3) and nodes gather theirs.
+sum_i b_v(i) alpha[w, l_i] / L_i. Contributions are written per corner (T, 4, 3) and gathered per node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FLAGS = {"contract", "nsz", "arcp"}
 def cost_and_gradient(
     nodes: Nodes, tetrahedra: Tetrahedra, alpha: npt.NDArray[np.float32], values: Values, floor: float
 ) -> tuple[float, npt.NDArray[np.float64]]:
-    """-sum log L over all voxels inside the mesh, and its gradient per corner (T, 4, 3); inf where folded."""
+    """-sum log L over all voxels inside the mesh, and its gradient per corner (T, 4, 3); inf if folded."""
     gradient = np.zeros((len(tetrahedra), 4, 3))
     cost = _cost_and_gradient(nodes, tetrahedra, alpha, values, floor, gradient)
     return float(cost.sum()), gradient

@@ -1,10 +1,10 @@
-"""Elastic energy of a deformed mesh against its reference (Ashburner 2000), and a guard against folding.
+"""Elastic energy of a deformed mesh relative to its reference (Ashburner 2000), and a guard against folding.
 
 Per tetrahedron, with J the linear map from reference to deformed positions and V the reference volume,
 
     stiffness V (1 + det J) (tr J'J + tr (J'J)^-1 - 6),
 
-+inf where det J <= 0. It is zero for rigid motions and the same when the two meshes change roles.
++inf where det J <= 0. It is zero for rigid motions and symmetric in the two meshes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tetrahedra = npt.NDArray[np.integer]
 PerCorner = npt.NDArray[np.float64]
 
 _GROUP = 32
-"""Tetrahedra treated at once by vector instructions; divides `BLOCK`."""
+"""Tetrahedra processed at once by vector instructions; divides `BLOCK`."""
 
 
 def elastic_energy(
@@ -31,9 +31,9 @@ def elastic_energy(
     stiffness: float,
     onto: PerCorner | None = None,
 ) -> tuple[float, PerCorner]:
-    """Energy and its gradient per corner (T, 4, 3); +inf and a meaningless gradient where folded.
+    """Energy and its gradient per corner (T, 4, 3); +inf and an undefined gradient if folded.
 
-    The gradient is added to the array `onto` if one is given.
+    The gradient is added to the array `onto`, if given.
     """
     nodes, tetrahedra = plain(nodes, tetrahedra)
     reference, _ = plain(reference, tetrahedra)
@@ -49,18 +49,18 @@ def elastic_curvature(reference: Nodes, tetrahedra: Tetrahedra, stiffness: float
 
 
 def shorten(nodes: Nodes, step: Nodes, tetrahedra: Tetrahedra, fraction: float, rounds: int = 8) -> Nodes:
-    """The step, shortened by halves at nodes of tetrahedra that would keep less than a fraction of volume."""
+    """Halve the step at nodes of tetrahedra that would keep less than a fraction of their volume."""
     nodes, tetrahedra = plain(nodes, tetrahedra)
     scale = np.ones(len(nodes))
     for _ in range(rounds):
-        shrunk = _shrunk(nodes, step, scale, tetrahedra, fraction)
+        shrunk = _find_shrunk(nodes, step, scale, tetrahedra, fraction)
         if not shrunk.any():
             break
         scale[tetrahedra[shrunk].ravel()] *= 0.5
     return step * scale[:, None]
 
 
-# ---- 3x3 matrices as tuples, row by row: loops over them become vector instructions ------------------------
+# ---- 3x3 matrices as tuples in row order: loops over them vectorize ----------------------------------------
 
 
 @kernel(forceinline=True)
@@ -212,8 +212,8 @@ def _elastic_curvature(reference, tetrahedra, stiffness, out):
 
 
 @kernel(parallel=True)
-def _shrunk(nodes, step, scale, tetrahedra, fraction):
-    """Which tetrahedra keep less than this fraction of their present volume."""
+def _find_shrunk(nodes, step, scale, tetrahedra, fraction):
+    """Find tetrahedra that keep less than this fraction of their present volume."""
     T = len(tetrahedra)
     out = np.zeros(T, np.bool_)
     for block in nb.prange((T + BLOCK - 1) // BLOCK):

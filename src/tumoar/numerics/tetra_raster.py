@@ -1,4 +1,4 @@
-"""Node values interpolated at every voxel center of a grid; `tetra` says which tetrahedron owns a voxel."""
+"""Interpolate node values at voxel centers; see `tetra` for the ownership of voxels."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tumoar.numerics.tetra_voxels import (
     group,
     indices,
     interpolants,
-    owned,
+    list_owned,
     parts,
-    prepare,
+    prepare_group,
     values,
 )
 
@@ -38,8 +38,8 @@ def rasterize(
 ) -> npt.NDArray[np.float32]:
     """(X, Y, Z, K) node values alpha (V, K) interpolated linearly at every voxel center.
 
-    Rounding takes no value below the smallest of alpha. Voxels outside the hull get 1 in column `outside` and
-    0 elsewhere; `tetra.owners` tells which they are.
+    Values are clamped to the minimum of alpha against rounding. Voxels outside the hull (see `tetra.owners`)
+    get 1 in column `outside` and 0 elsewhere.
     """
     alpha = np.require(alpha, np.float32, PLAIN)
     out = np.zeros((*shape, alpha.shape[1]), np.float32)
@@ -53,9 +53,9 @@ def rasterize(
 
 @kernel(parallel=True, error_model="numpy", fastmath={"contract"})
 def _rasterize(nodes, tetrahedra, alpha, smallest, outside, shape, out, covered):
-    """Write into `out`, flat and zero, the columns that any corner has; most tetrahedra have few.
+    """Write the non-zero columns of the corners, usually few, to `out`, which is flat and zero.
 
-    A tetrahedron that is `outside` alone is passed over: voxels that none has covered become that anyway.
+    Tetrahedra that are only `outside` are skipped, because uncovered voxels get this value anyway.
     """
     T, K = len(tetrahedra), alpha.shape[1]
     fine = np.ones((T + BLOCK - 1) // BLOCK, np.bool_)
@@ -66,7 +66,7 @@ def _rasterize(nodes, tetrahedra, alpha, smallest, outside, shape, out, covered)
         end = min(T, (block + 1) * BLOCK)
         for first in range(block * BLOCK, end, GROUP):
             last = min(end, first + GROUP)
-            prepare(G, nodes, tetrahedra, first, last, shape)
+            prepare_group(G, nodes, tetrahedra, first, last, shape)
             for t in range(first, last):
                 lane = t - first
                 if not four(G, lane, FIRST)[3] > 0.0:
@@ -77,7 +77,7 @@ def _rasterize(nodes, tetrahedra, alpha, smallest, outside, shape, out, covered)
                     continue
                 interpolants(G, lane, A, M, B)
                 for part in range(parts(G, lane)):
-                    n = owned(G, lane, part, q, nodes, tetrahedra[t], shape, N, W)
+                    n = list_owned(G, lane, part, q, nodes, tetrahedra[t], shape, N, W)
                     _columns(B, M, n, smallest, W)
                     _write(present, M, n, K, N, W, out, covered)
     return fine.all()
@@ -95,7 +95,7 @@ def _columns(B, M, n, smallest, W):
 
 @kernel(forceinline=True)
 def _write(present, M, n, K, N, W, out, covered):
-    """Each to its place, voxel by voxel: the columns of one lie side by side."""
+    """Scatter values voxel by voxel, because the columns of a voxel are contiguous."""
     for v in range(n):
         voxel = np.uint64(N[AT + v])
         covered[voxel] = True

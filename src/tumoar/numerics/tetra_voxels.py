@@ -1,21 +1,21 @@
-"""Lists of the voxels that tetrahedra own, found many at a time: the same voxels as `tetra.run` finds.
+"""Vectorized lists of the voxels that tetrahedra own: the same voxels as in `tetra.run`.
 
-Loops here run over tetrahedra, rows or voxels without branches or calls, so that the compiler turns them into
-vector instructions; rows in doubt go to `tetra.run`. Kernels use it so:
+Loops run over tetrahedra, rows or voxels without branches or calls, so that the compiler vectorizes them;
+uncertain rows are passed to `tetra.run`. Usage in kernels:
 
     q, G, N, W = scratch(), group(), indices(), values(extra)          # once per thread
-    prepare(G, nodes, tetrahedra, first, last, shape)                  # up to GROUP tetrahedra
+    prepare_group(G, nodes, tetrahedra, first, last, shape)            # up to GROUP tetrahedra
     for lane in range(last - first):                                   # if four(G, lane, FIRST)[3] > 0
         for part in range(parts(G, lane)):
-            n = owned(G, lane, part, q, nodes, tetrahedra[first + lane], shape, N, W)
+            n = list_owned(G, lane, part, q, nodes, tetrahedra[first + lane], shape, N, W)
             for v in range(n):
                 ...     # voxel N[AT + v] of the flat grid, at W[X + v], W[Y + v], W[Z + v] of the box
 
-Each tetrahedron lies in a box of voxels and is treated in coordinates of it: barycentric coordinate w at
+Each tetrahedron is processed in coordinates of its bounding box of voxels: barycentric coordinate w at
 (x, y, z) is GRAD_X[w] x + GRAD_Y[w] y + GRAD_Z[w] z + BASE[w]. Few tetrahedra need more than one part.
 
-G, N and W are flat arrays of fields a constant distance apart, which spares the compiler checks for overlap.
-Lists are filled up to a multiple of LANES with positions without meaning; there is room for it in each field.
+G, N and W are flat arrays of fields at constant offsets, so that the compiler need not check for overlap.
+Lists are padded to a multiple of LANES with undefined positions; fields are long enough for this.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tumoar.numerics.jit import kernel
 from tumoar.numerics.tetra import GRAIN, run, setup
 
 GROUP = 16
-"""Tetrahedra prepared at once; divides `tetra.BLOCK`."""
+"""Tetrahedra per group; divides `tetra.BLOCK`."""
 
 LIST = 4096
-"""Voxels in a part, at most; no axis of a grid may be longer."""
+"""Maximum number of voxels in a part, and maximum length of a grid axis."""
 
 LANES = 8
 PITCH = LIST + LANES
@@ -39,7 +39,7 @@ _CORNER_X, _CORNER_Y, _CORNER_Z = 0, 4, 8
 GRAD_X, GRAD_Y, GRAD_Z, BASE = 12, 16, 20, 24
 _SLOPE_X, _SLOPE_Y, _START = 28, 32, 36  # row (x, y) crosses the face at z = slope_x x + slope_y y + start
 FIRST = 40  # first voxel i, j, k of the box; 6 volumes of the tetrahedron
-_COUNT = 44  # voxels of the box along each axis; bound of the error of a crossing in single precision
+_COUNT = 44  # voxels of the box along each axis; error bound of a crossing in single precision
 _FIELDS = 48
 
 # Fields of N (int32) and W (float64).
@@ -63,7 +63,7 @@ def indices():
 
 @kernel()
 def values(extra):
-    """Memory for the coordinates of a list of voxels; `extra` more fields, of the caller, start at MORE."""
+    """Memory for the coordinates of a list of voxels; `extra` fields of the caller start at MORE."""
     return np.empty((3 + extra) * PITCH)
 
 
@@ -89,8 +89,8 @@ def _largest(a, b, c, d):
 
 
 @kernel(error_model="numpy", fastmath={"contract"})
-def prepare(G, nodes, tetrahedra, first, last, shape):
-    """Geometry of the tetrahedra first to last, last not included."""
+def prepare_group(G, nodes, tetrahedra, first, last, shape):
+    """Prepare the geometry of tetrahedra first to last (exclusive)."""
     for lane in range(last - first):
         for w in range(4):
             node = np.uint32(tetrahedra[first + lane, w])
@@ -138,7 +138,7 @@ def prepare(G, nodes, tetrahedra, first, last, shape):
         _put(G, lane, _SLOPE_Y, g0y * s0, g1y * s1, g2y * s2, g3y * s3)
         _put(G, lane, _START, e0 * s0, e1 * s1, e2 * s2, e3 * s3)
         # Double precision: fewer than 100 roundings of terms no larger than (2 size)^3, over the normal's
-        # last component. Single: fewer than 10 of the terms of a crossing. inf or nan: every row in doubt.
+        # last component. Single: fewer than 10 of the terms of a crossing. inf or nan: all rows uncertain.
         terms = (
             _largest(g0x * s0, g1x * s1, g2x * s2, g3x * s3) * ni
             + _largest(g0y * s0, g1y * s1, g2y * s2, g3y * s3) * nj
@@ -151,7 +151,7 @@ def prepare(G, nodes, tetrahedra, first, last, shape):
 
 @kernel(forceinline=True)
 def parts(G, lane):
-    """How many lists the voxels of a tetrahedron take."""
+    """Number of lists for the voxels of a tetrahedron."""
     ni, nj, nk, _ = four(G, lane, _COUNT)
     if ni * nj * nk == 0.0:
         return 0
@@ -160,8 +160,8 @@ def parts(G, lane):
 
 
 @kernel(error_model="numpy", fastmath={"contract"}, forceinline=True)
-def owned(G, lane, part, q, nodes, corners, shape, N, W):
-    """List the voxels that a tetrahedron owns in one part of its box; returns how many."""
+def list_owned(G, lane, part, q, nodes, corners, shape, N, W):
+    """List the voxels that a tetrahedron owns in one part of its box; returns their number."""
     i, j, k, _ = four(G, lane, FIRST)
     ni, nj, nk, error = four(G, lane, _COUNT)
     rows = LIST // int(nk)
@@ -175,7 +175,7 @@ def owned(G, lane, part, q, nodes, corners, shape, N, W):
         rows = min(rows, int(ni * nj))
     _runs(G, lane, skip, _f(start), _f(nj), _f(nk), _f(error), rows, N)
 
-    # Two voxels are written for every row, none or one of them to be overwritten: most rows have no more.
+    # Two voxels are written for every row and excess ones overwritten: most rows have at most two.
     n = np.uint64(_LOCAL)
     fine = False
     for r in range(rows):
@@ -202,7 +202,7 @@ def owned(G, lane, part, q, nodes, corners, shape, N, W):
 
 @kernel(error_model="numpy", fastmath={"contract"}, forceinline=True)
 def _runs(G, lane, skip, start, nj, nk, error, rows, N):
-    """For each row: position of its first voxel in the part, and how many; -1 if in doubt."""
+    """For each row: position of its first voxel in the part, and their number; -1 if uncertain."""
     none, inf = _f(0.0), _f(np.inf)
     x0, x1, x2, x3 = four(G, lane, _SLOPE_X)
     y0, y1, y2, y3 = four(G, lane, _SLOPE_Y)
@@ -211,7 +211,7 @@ def _runs(G, lane, skip, start, nj, nk, error, rows, N):
     c0, c1, c2, c3 = _f(c0 + x0 * skip), _f(c1 + x1 * skip), _f(c2 + x2 * skip), _f(c3 + x3 * skip)
     x0, x1, x2, x3 = _f(x0), _f(x1), _f(x2), _f(x3)
     y0, y1, y2, y3 = _f(y0), _f(y1), _f(y2), _f(y3)
-    # A row enters through a face or leaves through it; added, these take a face out of the other race.
+    # A row enters or leaves through a face; adding ±inf excludes the face from the other comparison.
     in0, in1 = none if g0 > 0.0 else -inf, none if g1 > 0.0 else -inf
     in2, in3 = none if g2 > 0.0 else -inf, none if g3 > 0.0 else -inf
     out0, out1 = inf if g0 > 0.0 else none, inf if g1 > 0.0 else none
@@ -240,7 +240,7 @@ def _runs(G, lane, skip, start, nj, nk, error, rows, N):
 
 @kernel(error_model="numpy", fastmath={"contract"}, forceinline=True)
 def _places(i, j, k, skip, start, nj, nk, shape, count, N, W):
-    """From positions in the part to coordinates in the box, and places in the flat grid."""
+    """Convert positions in the part to coordinates in the box and indices in the flat grid."""
     per_slice, per_row = _f(1.0) / nj, _f(1.0) / nk
     rows, size = np.int32(shape[1]), np.int32(shape[2])
     first = np.int32((int(i) * shape[1] + int(j)) * shape[2] + int(k))
@@ -257,7 +257,7 @@ def _places(i, j, k, skip, start, nj, nk, shape, count, N, W):
 
 @kernel(fastmath={"contract", "nsz"}, forceinline=True)
 def interpolants(G, lane, A, M, B):
-    """From values A (M, 4) at the corners to B (M, 4): the value m at (x, y, z) is B[m] . (x, y, z, 1)."""
+    """Convert corner values A (M, 4) to B (M, 4): value m at (x, y, z) is B[m] . (x, y, z, 1)."""
     x0, x1, x2, x3 = four(G, lane, GRAD_X)
     y0, y1, y2, y3 = four(G, lane, GRAD_Y)
     z0, z1, z2, z3 = four(G, lane, GRAD_Z)

@@ -1,4 +1,4 @@
-"""How many threads the kernels use; results do not depend on it."""
+"""Number of threads of the kernels; results do not depend on it."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def _started() -> int:
+def _start_threads() -> int:
     try:
         return int(nb.get_num_threads())
     except ValueError as error:
         raise UsageError(
             "environment",
             "numba cannot start its threads",
-            do="unset NUMBA_THREADING_LAYER and NUMBA_NUM_THREADS, and look into .numba_config.yaml",
+            do="unset NUMBA_THREADING_LAYER and NUMBA_NUM_THREADS, and check .numba_config.yaml",
         ) from error
 
 
-MOST: int = _started()
-"""As many as the process was started with."""
+MOST: int = _start_threads()
+"""Number of threads available at the start of the process."""
 
 
 def use_threads(count: int | None) -> int:
-    """Set the number of threads, within what the machine allows; returns what is used."""
+    """Set the number of threads, up to the maximum of the machine; returns the number used."""
     if count is not None:
         nb.set_num_threads(max(1, min(count, MOST)))
     return int(nb.get_num_threads())
 
 
-def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """function(item) of all items, in their order, on as many threads as the kernels use.
+def map_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Apply a function to all items, in order, on as many threads as the kernels use.
 
-    For work that releases the interpreter, and calls no parallel kernel: these must not meet. The first
-    failure in the order of the items is raised, and what has not begun by then is left undone.
+    For functions that release the GIL and do not call parallel kernels, which must not run concurrently. The
+    first exception in the order of items is raised; items not yet started are skipped.
     """
     threads = int(nb.get_num_threads())
     if threads == 1:

@@ -1,4 +1,4 @@
-"""The outline of a set of pixels along their edges, as polygons: nothing is lost, however thin it is."""
+"""Trace masks along pixel edges as polygons, without losing thin parts."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from tumoar.numerics.polygons import area, contains
 Points = npt.NDArray[np.float64]
 
 STEPS = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])
-"""Directions in the order of left turns; the inside lies to the left of every edge."""
+"""Directions in order of left turns; the inside is to the left of every edge."""
 
 ROUNDS = 2  # of smoothing
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A connected part: its outer loop (n, 2), and the loops of its holes."""
+    """A connected component: its outer loop (n, 2), and the loops of its holes."""
 
     outer: Points
     holes: tuple[Points, ...] = ()
 
 
 def trace(mask: npt.NDArray[np.bool_]) -> list[Region]:
-    """The parts of a mask (a, b), pixel centers at integers; pixels that share a corner only are two parts.
+    """Trace the 4-connected components of a mask (a, b), with pixel centers at integers.
 
-    Outer loops turn from the first axis to the second, holes the other way; corners of the polygons are
-    corners of pixels.
+    Outer loops turn from the first axis to the second, holes the other way; polygon corners are pixel
+    corners.
     """
-    loops = [_corners(loop) for loop in _loops(mask)]
+    loops = [_drop_collinear(loop) for loop in _trace_loops(mask)]
     outers = sorted((p for p in loops if area(p) > 0), key=area)
     holes: list[list[Points]] = [[] for _ in outers]
     for hole in (p for p in loops if area(p) < 0):
-        # The pixel just before the hole's first corner belongs to the part around it: the smallest such one.
+        # The pixel before the hole's first corner belongs to the component around it: the smallest such one.
         first = hole[np.lexsort((hole[:, 1], hole[:, 0]))[0]]
         beside = first[None] + np.array([-0.5, 0.5])
         holes[next(i for i, p in enumerate(outers) if contains([p], beside)[0])].append(hole)
     return [Region(outer, tuple(inner)) for outer, inner in zip(outers, holes)]
 
 
-def _loops(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.int64]]:
+def _trace_loops(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.int64]]:
     """Closed chains of pixel corners, one entry per pixel edge."""
     padded = np.pad(np.asarray(mask, bool), 1)
-    # For each direction: the corner where the edge begins, seen from the pixel, and the pixel on its right.
+    # For each direction: first corner of the edge relative to the pixel, and the pixel to its right.
     begins = np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
     leaving: dict[tuple[int, int], list[int]] = {}
     for direction, begin in enumerate(begins):
@@ -60,7 +60,7 @@ def _loops(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.int64]]:
         while corner in leaving:
             ways = leaving[corner]
             left = (direction + 1) % 4
-            # Where two parts touch at a corner a left turn stays with the part.
+            # Where two components touch at a corner, a left turn stays with the component.
             direction = left if left in ways else ways[0]
             ways.remove(direction)
             if not ways:
@@ -71,14 +71,14 @@ def _loops(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.int64]]:
     return loops
 
 
-def _corners(loop: npt.NDArray[np.int64]) -> Points:
-    """The loop without points on straight lines, in pixel coordinates."""
+def _drop_collinear(loop: npt.NDArray[np.int64]) -> Points:
+    """Drop collinear points; returns the loop in pixel coordinates."""
     before, after = loop - np.roll(loop, 1, axis=0), np.roll(loop, -1, axis=0) - loop
     return loop[(before != after).any(1)] - 0.5
 
 
-def smoothed(loop: Points) -> Points:
-    """A loop along pixel edges with its steps rounded off; its area is kept exactly."""
+def smooth_loop(loop: Points) -> Points:
+    """Smooth a loop along pixel edges; its area is preserved exactly."""
     closed = np.concatenate([loop, loop[:1]])
     lengths = np.rint(np.abs(np.diff(closed, axis=0)).sum(1)).astype(int)
     parts = [
@@ -91,13 +91,13 @@ def smoothed(loop: Points) -> Points:
     return center + (out - center) * np.sqrt(area(loop) / area(out))
 
 
-def keyholed(region: Region) -> list[Points]:
-    """One polygon that runs around each hole along a seam and back; a hole no seam reaches stays apart."""
+def join_holes(region: Region) -> list[Points]:
+    """Join holes to the outer loop by seams (keyholes); holes that no seam reaches stay separate."""
     merged, apart = region.outer, []
     for hole in sorted(region.holes, key=lambda h: float(h[:, 0].min())):
         first = int(np.lexsort((hole[:, 1], hole[:, 0]))[0])
         turned = np.roll(hole, -first, axis=0)
-        at = _beside(merged, turned[0])
+        at = _find_edge_below(merged, turned[0])
         if at is None:
             apart.append(hole)
             continue
@@ -107,8 +107,8 @@ def keyholed(region: Region) -> list[Points]:
     return [merged, *apart]
 
 
-def _beside(polygon: Points, point: Points) -> tuple[int, Points] | None:
-    """The edge that lies next below a point along the first axis, and where on it."""
+def _find_edge_below(polygon: Points, point: Points) -> tuple[int, Points] | None:
+    """Nearest edge below a point along the first axis, and the position on it."""
     a, b = polygon, np.roll(polygon, -1, axis=0)
     spans = (a[:, 1] <= point[1]) != (b[:, 1] <= point[1])
     rise = np.where(spans, b[:, 1] - a[:, 1], 1.0)

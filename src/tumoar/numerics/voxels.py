@@ -1,10 +1,9 @@
-"""The part all voxel passes share: one row of voxels at a time, in buffers that stay in the first cache.
+"""Shared parts of all passes over voxels, which process one row at a time in buffers that fit the L1 cache.
 
-A voxel has a vector d of N values, and belongs to a mixture x of Gaussian components q. The prior of a
-mixture is a weighted sum of the columns of `pi` it is made of, and mixtures of level 1 and 2 may get one or
-two additive fields on top. Everything a pass needs to know of them is index arrays; the innermost loops run
-along the last axis in float32, sums that leave a row are kept in float64, and each slab (first index) owns
-its outputs, so that no bit depends on the number of threads.
+A voxel has a vector d of N values and belongs to a mixture x of Gaussian components q. The prior of a mixture
+is a weighted sum of columns of `pi`; mixtures of level 1 and 2 may get one or two additive fields. Mixtures
+are described by index arrays. Inner loops run along the last axis in float32, sums over rows are float64, and
+each slab (first index) has its own outputs, so that results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from tumoar.numerics.jit import kernel
 Array = npt.NDArray[np.floating]
 
 HARMONICS = 7
-"""Cosines per axis; the first FUNCTIONS of them are the smooth functions themselves."""
+"""Cosines per axis; the first FUNCTIONS are the basis functions of the smooth field."""
 FUNCTIONS = 4
 FLAGS = {"contract", "reassoc", "nsz", "arcp"}
-"""Sums may be reordered so that loops vectorize; inf and nan keep their meaning."""
+"""Allows reordering of sums, so that loops vectorize; inf and nan are preserved."""
 
 UNUSED, WITH_DATA, WITHOUT_DATA = 0, 1, 2
-"""How a voxel takes part: not at all; with its data; by its prior alone."""
+"""Use of a voxel: none; with its data; prior only."""
 
 SLABS = 4
-"""Slabs that one thread takes at a time."""
+"""Slabs per task of a thread."""
 LANES = 32
 """Rows are padded to multiples of this many voxels: four vectors of eight floats."""
 
@@ -39,41 +38,41 @@ _f = np.float32
 
 
 class Volume(NamedTuple):
-    """What does not change between passes over the same images; made by `volume`."""
+    """Data shared by all passes over the same images; made by `build_volume`."""
 
     D: Array  # (N, X, Y, Z) float32, minus the center, 0 where there is no data
     use: npt.NDArray[np.uint8]  # (X, Y, Z)
     begin: npt.NDArray[np.int64]  # (X, Y) first voxel in use of each row
     end: npt.NDArray[np.int64]  # (X, Y) one past the last
-    center: Array  # (N,) float32 near the mean: sums of squares around it keep their digits
+    center: Array  # (N,) float32 near the mean, for the precision of sums of squares
     cos_x: Array  # (X, 7) float32
     cos_y: Array  # (Y, 7)
     cos_z: Array  # (7, Z)
 
 
 class Groups(NamedTuple):
-    """Which columns of `pi` feed which mixture: mixture x is made of entries start[x] to start[x + 1]."""
+    """Columns of `pi` of each mixture: mixture x consists of entries start[x] to start[x + 1]."""
 
     x_of_q: npt.NDArray[np.int64]  # (Q,) mixture of each component
     start: npt.NDArray[np.int64]  # (mixtures + 1,)
     column: npt.NDArray[np.int64]  # (entries,)
     weight: Array  # (entries,) float32
-    level: npt.NDArray[np.int64]  # (mixtures,) how many fields are added
-    order: npt.NDArray[np.int64]  # (entries,) by level, then column: the order in which ties are broken
+    level: npt.NDArray[np.int64]  # (mixtures,) number of fields added
+    order: npt.NDArray[np.int64]  # (entries,) by level, then column: the order to break ties
 
 
 class Gaussians(NamedTuple):
-    """Components ready for use: (d − Cφ − center) is whitened to L r − c; made by `gaussians`."""
+    """Whitened components: (d − Cφ − center) is transformed to L r − c; made by `whiten_gaussians`."""
 
     L: Array  # (Q, N, N) float32, lower triangular
     c: Array  # (Q, N) float32
-    log_norm: Array  # (Q,) float32, log weight minus half the log determinant of 2 pi Σ, times the power
+    log_norm: Array  # (Q,) float32, log weight minus half the log determinant of 2 pi Σ times the exponent
     log_weight: Array  # (Q,) float32
     C: Array  # (N, 4, 4, 4) float32
 
 
 class Prior(NamedTuple):
-    """A prior that many passes read: its columns row by row, those without any left out; made by `pack`."""
+    """A packed prior for repeated passes: non-zero columns of each row; made by `pack`."""
 
     start: npt.NDArray[np.int64]  # (X, Y) where a row begins in `value`
     seen: npt.NDArray[np.bool_]  # (X, Y, columns) whether a column is above 0 somewhere in the row
@@ -81,7 +80,7 @@ class Prior(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What a pass adds up, slab by slab and component by component, of the data minus the center e."""
+    """Sums of a pass per slab and component; e is the data minus the center."""
 
     data: Array  # (X, Q, 1 + N + N (N + 1) / 2) float64: 1, e_n, e_m e_n with m <= n
     cos: Array  # (X, Q, 7, 7) products of cosines in y and z
@@ -89,26 +88,26 @@ class Sums(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Buffers of one row, padded with zeros to a multiple of LANES: loops without tails run at full speed."""
+    """Buffers of one row, padded with zeros to a multiple of LANES, so that loops have no remainder."""
 
     e: Array  # (N, Z) data minus center
     r: Array  # (N, Z) the same minus the smooth field
     p: Array  # (columns, Z) prior, transposed
     P: Array  # (mixtures, Z) prior of each mixture
     on: npt.NDArray[np.bool_]  # (mixtures,) whether it has any prior in this row
-    seen: npt.NDArray[np.bool_]  # (columns,) the same of a column
+    seen: npt.NDArray[np.bool_]  # (columns,) whether a column has any prior in this row
     ll: Array  # (Q, Z) log density of each component
     top: Array  # (Z,) largest of them among those with a prior
     total: Array  # (Z,) sum over components of prior times density relative to top
 
 
-def volume(D: Array, use: npt.NDArray[np.uint8], cosines: tuple[Array, Array, Array]) -> Volume:
-    """Checked and laid out; `use` (X, Y, Z) says how each voxel takes part, cosines are (n, 7) per axis."""
+def build_volume(D: Array, use: npt.NDArray[np.uint8], cosines: tuple[Array, Array, Array]) -> Volume:
+    """Check and lay out data; `use` (X, Y, Z) is the use of each voxel, cosines are (n, 7) per axis."""
     if D.dtype != np.float32 or D.ndim != 4 or not D.flags.c_contiguous or D.shape[1:] != use.shape:
         raise ValueError(f"D must be contiguous float32 (N, *{use.shape}), got {D.dtype} {D.shape}")
     seen = D[:, use == WITH_DATA]
     if not np.isfinite(seen).all():
-        raise ValueError("D must be finite wherever it is used")
+        raise ValueError("D must be finite in all voxels in use")
     any_use = use > 0
     some = any_use.any(2)
     begin = np.where(some, any_use.argmax(2), 0)
@@ -130,7 +129,7 @@ def volume(D: Array, use: npt.NDArray[np.uint8], cosines: tuple[Array, Array, Ar
 
 
 def pack(v: Volume, pi: npt.NDArray) -> Prior:
-    """The prior pi (X, Y, Z, columns) of a volume's voxels in use."""
+    """Pack the prior pi (X, Y, Z, columns) of the voxels in use."""
     seen = np.zeros((*v.use.shape[:2], pi.shape[3]), np.bool_)
     _find_seen(v.begin, v.end, pi, seen)
     length = (v.end - v.begin) * seen.sum(2)
@@ -166,12 +165,12 @@ def _fill_row(pi, seen, value):
             at += len(pi)
 
 
-def gaussians(
+def whiten_gaussians(
     weight: Array, mu: Array, Sigma: Array, C: Array, center: Array, power: float = 1.0
 ) -> Gaussians:
-    """Whitened form of components with weights (Q,), means (Q, N), covariances (Q, N, N).
+    """Whiten components with weights (Q,), means (Q, N), covariances (Q, N, N).
 
-    Their densities, not their weights, are raised to a `power`.
+    Densities, but not weights, are raised to a `power`.
     """
     L = np.linalg.inv(np.linalg.cholesky(Sigma))
     log_det = np.log(np.einsum("qnn->qn", L)).sum(1)
@@ -182,11 +181,11 @@ def gaussians(
     return Gaussians(*(np.ascontiguousarray(a, np.float32) for a in (L, c, log_norm, log_weight, C)))
 
 
-def over_slabs(kernel: Callable[..., None], v: Volume, *arguments: Any) -> None:
-    """Runs kernel(first, last, v, channels, *arguments) over blocks of slabs on numba's number of threads.
+def run_over_slabs(kernel: Callable[..., None], v: Volume, *arguments: Any) -> None:
+    """Run kernel(first, last, v, channels, *arguments) over blocks of slabs on numba's number of threads.
 
-    The kernel must release the interpreter and write nothing outside its own slabs. Plain threads do what
-    `prange` would, and spare its compilation, which costs more than that of the kernel itself.
+    The kernel must release the GIL and write only to its own slabs. Threads are used instead of `prange`,
+    which takes longer to compile than the kernel itself.
     """
     X, channels = v.use.shape[0], tuple(v.center)
     threads = nb.get_num_threads()
@@ -200,8 +199,8 @@ def over_slabs(kernel: Callable[..., None], v: Volume, *arguments: Any) -> None:
             task.result()
 
 
-def no_sums(v: Volume, Q: int) -> Sums:
-    """Zeros for a pass over v to add to."""
+def zero_sums(v: Volume, Q: int) -> Sums:
+    """Sums initialized to zero, for a pass over v."""
     X, N = v.use.shape[0], len(v.center)
     return Sums(
         np.zeros((X, Q, 1 + N + N * (N + 1) // 2)),
@@ -211,7 +210,7 @@ def no_sums(v: Volume, Q: int) -> Sums:
 
 
 def finish(sums: Sums, v: Volume) -> tuple[Array, Array, Array, Array, Array]:
-    """Sums over slabs in fixed order, back from centered to plain data: n, d, dd, cos, dcos."""
+    """Sum over slabs in fixed order and undo centering: n, d, dd, cos, dcos."""
     N, m = len(v.center), v.center.astype(np.float64)
     cos_x = v.cos_x.astype(np.float64)
     total = sums.data.sum(0)
@@ -252,7 +251,7 @@ def row_buffers(N, columns, mixtures, Q, Z):
 
 @kernel(error_model="numpy", fastmath=FLAGS)
 def load_data(v, g, x, y, row):
-    """Data of row (x, y) into row.e and, minus the smooth field, into row.r; its first voxel and lengths."""
+    """Load data of row (x, y) to row.e and, minus the smooth field, to row.r; first voxel and lengths."""
     b, w = v.begin[x, y], v.end[x, y] - v.begin[x, y]
     if w <= 0:
         return b, 0, 0
@@ -283,7 +282,7 @@ def _line(C, cos_x, cos_y):
 
 @kernel(error_model="numpy", fastmath=FLAGS)
 def load_prior(pi, groups, x, y, b, w, padded, row):
-    """Prior of each mixture along row (x, y) into row.P; a mixture without any is switched off."""
+    """Load the prior of each mixture along row (x, y) to row.P; mixtures without prior are turned off."""
     K = pi.shape[3]
     source = pi[x, y, b:].reshape(-1)
     for k in range(K):
@@ -292,7 +291,7 @@ def load_prior(pi, groups, x, y, b, w, padded, row):
             p[i] = source[i * K + k]
         for i in range(w, padded):
             p[i] = _f(0)
-        for i in range(padded):  # apart, so that it vectorizes
+        for i in range(padded):  # separate loop, so that it vectorizes
             total += p[i]
         row.seen[k] = total > 0
     _mix_columns(groups, padded, row)
@@ -300,7 +299,7 @@ def load_prior(pi, groups, x, y, b, w, padded, row):
 
 @kernel(error_model="numpy", fastmath=FLAGS)
 def load_packed(prior, groups, x, y, w, padded, row):
-    """The same from a prior that is packed."""
+    """Like `load_prior`, from a packed prior."""
     at = prior.start[x, y]
     for k in range(prior.seen.shape[2]):
         if prior.seen[x, y, k]:
@@ -310,7 +309,7 @@ def load_packed(prior, groups, x, y, w, padded, row):
             for i in range(w, padded):
                 p[i] = _f(0)
             at += w
-        elif row.seen[k]:  # in the row before
+        elif row.seen[k]:  # in the previous row
             row.p[k] = _f(0)
         row.seen[k] = prior.seen[x, y, k]
     _mix_columns(groups, padded, row)
@@ -335,9 +334,9 @@ def _mix_columns(groups, padded, row):
 
 @kernel(error_model="numpy", fastmath=FLAGS)
 def densities(channels, g, x_of_q, use, padded, row):
-    """Log density of every component of a mixture that is on into row.ll; the weight alone without data.
+    """Log density of every component of active mixtures to row.ll; only the weight without data.
 
-    `channels` is any tuple of N: its length is known when compiled, so that the inner loops unroll.
+    `channels` is any tuple of length N, known at compile time, so that inner loops unroll.
     """
     blind = False
     for i in range(len(use)):
@@ -364,7 +363,7 @@ def densities(channels, g, x_of_q, use, padded, row):
 
 @kernel(error_model="numpy", fastmath=FLAGS)
 def find_top(x_of_q, padded, row):
-    """Largest log density among components with a prior into row.top."""
+    """Largest log density among components with a prior to row.top."""
     top = row.top
     top[:padded] = _f(-1e30)
     for q in range(len(x_of_q)):

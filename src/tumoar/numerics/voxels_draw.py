@@ -1,8 +1,8 @@
-"""Hard passes over the voxels: a state drawn for each, or its most probable one.
+"""Hard passes over voxels: draw a state for each voxel, or find the most probable one.
 
-A state is a column of the prior and a level (0, 1 or 2 of two nested maps). It is drawn together with its
-component q: first q, which fixes mixture and level, then the column within the mixture. That is the same
-joint as drawing the state with q summed out and q afterwards, and the sums over voxels come in the same pass.
+A state is a column of the prior and a level (0, 1 or 2 of two nested maps). It is drawn jointly with its
+component q: first q, which determines mixture and level, then the column in the mixture. This is equivalent
+to drawing the state with q summed out and then q, and sums over voxels are computed in the same pass.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tumoar.numerics.voxels import (
     load_data,
     load_packed,
     load_prior,
-    no_sums,
-    over_slabs,
     row_buffers,
+    run_over_slabs,
+    zero_sums,
 )
 from tumoar.numerics.voxels_em import memberships, require_prior
 
 _f = np.float32
 _VARIABLE = 7
-"""Names the stream of random numbers of this pass among others of the same seed."""
+"""Identifies the random stream of this pass among others of the same seed."""
 
 LIKELY = 1e-5
 """Probability from which a level counts as likely."""
@@ -60,34 +60,36 @@ def draw(
     likely: Mask | None = None,
     rows: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Draws into out = (column, level >= 1, level == 2), each (X, Y, Z) uint8; returns n, d, dd, cos, dcos.
+    """Draw to out = (column, level >= 1, level == 2), each (X, Y, Z) uint8; returns n, d, dd, cos, dcos.
 
-    `active` (X, Y, Z) is the highest level that is considered. `fields` (X, Y, Z) float32 are added to the
-    log prior of level >= 1 and of level 2, and read only where these are considered; either infinity decides.
-    `key` is a seed and a counter of passes. `color` 0 to 7 draws only voxels of that parity of (x, y, z), so
-    that neighbors rest; `rows` (X, Y), if given, draws only voxels of these rows. `likely`, if given, is set
-    to the highest level that was reached with a probability of at least LIKELY.
+    `active` (X, Y, Z) is the highest level to be drawn. `fields` (X, Y, Z) float32 are added to the log prior
+    of level >= 1 and of level 2, and read only where these are active; ±inf fixes the level. `key` is a seed
+    and a counter of passes. `color` 0 to 7 draws only voxels of that parity of (x, y, z), so that no two
+    neighbors are drawn; `rows` (X, Y), if given, restricts the draw to these rows. `likely`, if given, is set
+    to the highest level with a probability of at least LIKELY.
     """
     rows = np.ones(v.use.shape[:2], np.bool_) if rows is None else rows
     likely = np.zeros((0, 0, 0), np.uint8) if likely is None else likely
-    sums = no_sums(v, len(groups.x_of_q))
+    sums = zero_sums(v, len(groups.x_of_q))
     lost = np.zeros(len(sums.data), np.int64)
     seed, counter = np.uint64(key[0]), np.int64(key[1])
-    over_slabs(
+    run_over_slabs(
         _draw, v, prior, groups, g, fields, active, seed, counter, color, rows, out, likely, sums, lost
     )
     require_prior(lost)
     return finish(sums, v)
 
 
-def most_probable(v: Volume, pi: Array, groups: Groups, g: Gaussians, out: tuple[Mask, Mask, Mask]) -> None:
-    """The most probable state with its component summed out, into out as in `draw`; ties go to the first."""
-    over_slabs(_most_probable, v, pi, groups, g, out)
+def find_most_probable(
+    v: Volume, pi: Array, groups: Groups, g: Gaussians, out: tuple[Mask, Mask, Mask]
+) -> None:
+    """Most probable state with its component summed out, to out as in `draw`; ties go to the first."""
+    run_over_slabs(_find_most_probable, v, pi, groups, g, out)
 
 
 @kernel(parallel=True)
 def count_labels(at, column, one, two, columns, ones, twos):
-    """Adds what is drawn at the places `at` to counts[column, i], ones[i] and twos[i]; totals of each."""
+    """Add the labels at the indices `at` to columns[column, i], ones[i] and twos[i]; returns totals."""
     blocks, K = 64, len(columns)
     totals = np.zeros((blocks, K + 2), np.int64)
     for block in nb.prange(blocks):
@@ -114,7 +116,7 @@ def _draw(
     chosen = np.zeros(row.e.shape[1], np.int32)
     on = np.zeros(Q, np.int64)
     only = np.zeros(len(groups.level), np.int64)
-    cosines = _turned(v.cos_z)
+    cosines = _interleave_cosines(v.cos_z)
     drawn = np.zeros(Q * _line_length(N), _f)
     e = row.e.reshape(-1)
     column, one, two = out
@@ -166,8 +168,8 @@ def _draw(
 
 
 @kernel(error_model="numpy")
-def _turned(cos_z):
-    """(8 Z,) cosines voxel by voxel, a zero after each seven."""
+def _interleave_cosines(cos_z):
+    """(8 Z,) cosines by voxel, with a zero after each seven."""
     out = np.zeros((cos_z.shape[1], 8), _f)
     out[:, :HARMONICS] = cos_z.T
     return out.reshape(-1)
@@ -175,14 +177,14 @@ def _turned(cos_z):
 
 @nb.njit(inline="always")
 def _line_length(N):
-    """Numbers that a component gathers along a row: cosines, a zero, e_n cos_k (k < 4), e_m e_n (m <= n)."""
+    """Number of sums per component and row: cosines, a zero, e_n cos_k (k < 4), e_m e_n (m <= n)."""
     return HARMONICS + 1 + FUNCTIONS * N + N * (N + 1) // 2
 
 
 @nb.njit(inline="always", error_model="numpy", fastmath=FLAGS)
 def _add_voxel(N, e, Z, i, cosines, c, drawn, at):
-    """Adds voxel i to the line of its component; each four are loaded before they are stored, as arrays could
-    overlap."""
+    """Add voxel i to the line of its component; four values are loaded before they are stored, because the
+    compiler must assume that arrays overlap."""
     Z, i, c, o = np.uint64(Z), np.uint64(i), np.uint64(c), np.uint64(at)
     c0, c1, c2, c3 = cosines[c], cosines[c + 1], cosines[c + 2], cosines[c + 3]
     c4, c5, c6 = cosines[c + 4], cosines[c + 5], cosines[c + 6]
@@ -206,7 +208,7 @@ def _add_voxel(N, e, Z, i, cosines, c, drawn, at):
 
 @kernel(error_model="numpy", fastmath=FLAGS)
 def _add_line(line, cos_y, N, data, cos, data_cos):
-    """Adds what a component gathered along a row to the sums of its slab."""
+    """Add the sums of a component along a row to those of its slab."""
     first, squares = HARMONICS + 1, HARMONICS + 1 + FUNCTIONS * N
     data[0] += line[0]
     for n in range(N):
@@ -224,7 +226,7 @@ def _add_line(line, cos_y, N, data, cos, data_cos):
 
 @kernel(error_model="numpy")
 def _load_fields(fields, active, x, y, b, field_1, field_2):
-    """Fields of a row, -inf where a level is not considered; the highest level that one of them allows."""
+    """Load the fields of a row, -inf where a level is not active; returns the highest level possible."""
     most = 0
     for i in range(len(active)):
         most = max(most, active[i])
@@ -242,7 +244,7 @@ def _load_fields(fields, active, x, y, b, field_1, field_2):
 
 @kernel(error_model="numpy", fastmath=FLAGS)
 def _add_fields(groups, field_1, field_2, w, row):
-    """Level 1 gets the first field, level 2 both; +inf takes the level below out instead."""
+    """Add the first field to level 1 and both to level 2; +inf excludes the level below instead."""
     for q in range(len(groups.x_of_q)):
         m = groups.x_of_q[q]
         if row.on[m]:
@@ -278,7 +280,7 @@ def _mark_likely(groups, w, row, mass, likely):
 
 @kernel(error_model="numpy", fastmath=FLAGS)
 def _choose(x_of_q, padded, row, threshold, chosen, on):
-    """Which active component the threshold falls in: the number of cumulative sums at or below it."""
+    """Active component of the threshold: the number of cumulative sums at or below it."""
     cumulative = row.top  # no longer needed
     cumulative[:padded] = _f(0)
     chosen[:padded] = 0
@@ -296,7 +298,7 @@ def _choose(x_of_q, padded, row, threshold, chosen, on):
 
 @kernel(error_model="numpy")
 def _only_columns(groups, seen, only):
-    """The column of each mixture that has but one in this row; -1 for others."""
+    """Column of each mixture that has only one in this row; -1 for others."""
     for m in range(len(only)):
         count = 0
         for j in range(groups.start[m], groups.start[m + 1]):
@@ -309,7 +311,7 @@ def _only_columns(groups, seen, only):
 
 @kernel(error_model="numpy")
 def _column(groups, m, row, i, u):
-    """A column of mixture m, drawn by its share of the prior; never one without prior."""
+    """Draw a column of mixture m in proportion to its prior; never one without prior."""
     j, last = groups.start[m], groups.start[m + 1] - 1
     part = groups.weight[j] * row.p[groups.column[j], i]
     found, rest = j, u * row.P[m, i] - part
@@ -323,7 +325,7 @@ def _column(groups, m, row, i, u):
 
 
 @kernel(nogil=True, error_model="numpy", fastmath=FLAGS)
-def _most_probable(first, last, v, channels, pi, groups, g, out):
+def _find_most_probable(first, last, v, channels, pi, groups, g, out):
     Z, X = v.use.shape[2], len(groups.level)
     row = row_buffers(len(channels), pi.shape[3], X, len(groups.x_of_q), Z)
     density = np.zeros((X, row.e.shape[1]), _f)

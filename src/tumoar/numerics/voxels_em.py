@@ -1,7 +1,7 @@
-"""Soft passes over the voxels: expected membership of every component summed at once, and class densities.
+"""Soft passes over voxels: sums of expected memberships, and class densities.
 
-`expect` never stores a membership: a row's memberships multiply a small table of features of that row (1, d,
-d dᵀ, cosines, d times cosines), and the products are all that later algebra needs.
+`expect` does not store memberships: those of a row are multiplied by a small table of its features (1, d,
+d dᵀ, cosines, d times cosines), and only the products are kept.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tumoar.numerics.voxels import (
     finish,
     load_data,
     load_prior,
-    no_sums,
-    over_slabs,
     row_buffers,
+    run_over_slabs,
+    zero_sums,
 )
 
 LIMIT = 80.0
-"""Nats by which the density of a class may fall behind the largest: what float32 holds with room for sums."""
+"""Nats by which the density of a class may be below the largest: range of float32 with margin for sums."""
 
 _f = np.float32
 
@@ -40,29 +40,29 @@ def expect(
     v: Volume, pi: Array, groups: Groups, g: Gaussians
 ) -> tuple[tuple[Array, Array, Array, Array, Array], float]:
     """Sums n, d, dd, cos, dcos of expected memberships given the prior pi (X, Y, Z, columns); Σ log p(d)."""
-    sums = no_sums(v, len(groups.x_of_q))
+    sums = zero_sums(v, len(groups.x_of_q))
     log_evidence, lost = np.zeros(len(sums.data)), np.zeros(len(sums.data), np.int64)
-    over_slabs(_expect, v, pi, groups, g, sums, log_evidence, lost)
+    run_over_slabs(_expect, v, pi, groups, g, sums, log_evidence, lost)
     require_prior(lost)
     return finish(sums, v), float(log_evidence.sum())
 
 
 def class_densities(v: Volume, groups: Groups, g: Gaussians, out: Array, reference: int) -> float:
-    """Density of d for every column of a prior into out (X, Y, Z, columns), over the reference's.
+    """Write the density of d for every column, relative to the reference, to out (X, Y, Z, columns).
 
-    A column's density is the weighted sum over the mixtures it takes part in, not less than e^-LIMIT of the
-    voxel's largest; so the ratios fit into float32 and none is zero. All zero where there is no data. Returns
-    Σ log of the reference's densities.
+    The density of a column is the weighted sum over its mixtures, and at least e^-LIMIT of the voxel's
+    largest, so that ratios fit into float32 and none is zero. All are zero where there is no data. Returns
+    Σ log density of the reference.
     """
     logs = np.zeros(v.use.shape[0])
-    over_slabs(_class_densities, v, groups, g, out, reference, logs)
+    run_over_slabs(_class_densities, v, groups, g, out, reference, logs)
     return float(logs.sum())
 
 
 def require_prior(lost: npt.NDArray[np.int64]) -> None:
-    """A voxel that no mixture can explain is a fault of the caller."""
+    """Raise ValueError if a voxel has no mixture with a positive prior."""
     if lost.any():
-        raise ValueError(f"pi must be positive somewhere in every voxel in use, got {lost.sum()} without")
+        raise ValueError(f"pi must be positive somewhere in every voxel in use, but {lost.sum()} have none")
 
 
 @kernel(nogil=True, error_model="numpy", fastmath=FLAGS)
@@ -105,7 +105,7 @@ def _expect(first, last, v, channels, pi, groups, g, sums, log_evidence, lost):
 
 @kernel(error_model="numpy", fastmath=FLAGS)
 def memberships(x_of_q, padded, row):
-    """Prior times density relative to row.top of every component into row.ll, their sum into row.total."""
+    """Prior times density relative to row.top of every component to row.ll, their sum to row.total."""
     top, total = row.top, row.total
     total[:padded] = _f(0)
     for q in range(len(x_of_q)):
@@ -120,7 +120,7 @@ def memberships(x_of_q, padded, row):
 
 @kernel(error_model="numpy")
 def feature_lines(N, Z):
-    """Room for the features of a row of Z voxels, a multiple of four lines."""
+    """Buffer for the features of a row of Z voxels; a multiple of four lines."""
     count = 1 + N + N * (N + 1) // 2 + (HARMONICS - 1) + (FUNCTIONS - 1) * N
     return np.zeros((4 * ((count + 3) // 4), Z), _f)
 
@@ -167,11 +167,11 @@ def products(value, scale, lines, padded, product):
 
 @kernel(error_model="numpy", fastmath=FLAGS)
 def add_row(product, cos_y, N, data, cos, data_cos):
-    """Adds a row's sums, laid out as `features`, to those of its slab."""
+    """Add the sums of a row, laid out like `features`, to those of its slab."""
     squares = N * (N + 1) // 2
     for k in range(len(data)):
         data[k] += product[k]
-    at = N + squares  # cosine k stands at `at + k` for k > 0
+    at = N + squares  # cosine k is at `at + k` for k > 0
     for b in range(HARMONICS):
         cos[b, 0] += cos_y[b] * product[0]
         for k in range(1, HARMONICS):

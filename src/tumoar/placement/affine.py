@@ -24,6 +24,7 @@ from tumoar.placement.pyramid import BINS, Signal, pyramid
 from tumoar.placement.template import Template, atlas_template, default_surroundings
 from tumoar.vocabulary.config import Settings
 from tumoar.vocabulary.errors import FitError
+from tumoar.vocabulary.notes import Note
 
 Matrix = npt.NDArray[np.float64]
 
@@ -60,7 +61,7 @@ class AffineResult:
     matrix: Matrix
     quality: dict[str, float]
     failures: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

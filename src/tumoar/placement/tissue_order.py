@@ -20,10 +20,10 @@ from tumoar.geometry.image import Case
 from tumoar.model.atlas import Placed
 from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
-from tumoar.numerics.threads import each
-from tumoar.preprocess.quality import Note
+from tumoar.numerics.threads import map_threads
 from tumoar.vocabulary.contrasts import Contrast
 from tumoar.vocabulary.errors import ChannelError
+from tumoar.vocabulary.notes import Note
 
 TISSUES = ("GWM", "GGM", "CSF")
 WORDS = {"GWM": "white matter", "GGM": "gray matter", "CSF": "fluid"}
@@ -54,7 +54,8 @@ def check_order(case: Case, placed: Placed, *, trusted: bool = False) -> tuple[N
     pair = explained_by(case.contrasts, found)
     asked = f"were {pair[0]} and {pair[1]} swapped?" if pair else "is each image what its name says?"
     if worst.margin < CLEAR or worst.is_weak or trusted:
-        return (Note("swapped", f"{worst.text}; {asked}"),)
+        doubt = f"whether {pair[0]} and {pair[1]} were swapped" if pair else "the name of each image"
+        return (Note("swapped", worst.text, action=f"check {doubt}"),)
     raise ChannelError(
         "swapped",
         f"{worst.text}; {asked}",
@@ -99,7 +100,7 @@ def tissue_ratios(case: Case, placed: Placed) -> list[Ratios]:
                 out[other, one] = -out[one, other]
         return out
 
-    return each(one, range(len(case.contrasts)))
+    return map_threads(one, range(len(case.contrasts)))
 
 
 def contradictions(contrasts: Sequence[Contrast], found: Sequence[Ratios]) -> Iterator[Contradiction]:

@@ -18,6 +18,7 @@ from tumoar.preprocess.register import (
     rotation_angle,
 )
 from tumoar.vocabulary.errors import FitError, GeometryError
+from tumoar.vocabulary.notes import Note
 
 IDENTITY = np.eye(4)
 TOLERANCE = 3.0  # mm and degrees; accepted error of headers
@@ -31,7 +32,7 @@ class Placement:
 
     to_moving: Matrix
     figures: Mapping[str, float]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def place_by_header(
@@ -46,8 +47,7 @@ def place_by_header(
     figures = _measure(fixed, found)
     off, turn = figures["offset"], figures["turn"]
     if found.spread > DOUBTFUL:
-        doubt = f"alignment of {name} with {reference} is uncertain by {found.spread:.1f} mm"
-        return Placement(IDENTITY, figures, (f"B35 {doubt}: do both show the same head?",))
+        return Placement(IDENTITY, figures, (_doubt("B35", name, reference, found),))
     if off <= slack and turn <= TOLERANCE:
         return Placement(IDENTITY, figures)
     is_wrong = off > TOLERANCE or turn > TOLERANCE
@@ -58,8 +58,9 @@ def place_by_header(
             found=f"rotated by {turn:.1f}°",
             do="allow registration: omit --no-register",
         )
-    moved = f"B35 header of {name} was off {reference} by {off:.0f} mm and {turn:.0f}°: registered"
-    return Placement(found.to_moving if may_move else IDENTITY, figures, (moved,) if is_wrong else ())
+    text = f"header was off {reference} by {off:.0f} mm and {turn:.0f}°: registered"
+    notes = (Note("B35", text, where=name),) if is_wrong else ()
+    return Placement(found.to_moving if may_move else IDENTITY, figures, notes)
 
 
 def place_by_registration(fixed: Prepared, moving: Prepared, name: str, reference: str) -> Placement:
@@ -75,9 +76,13 @@ def place_by_registration(fixed: Prepared, moving: Prepared, name: str, referenc
     if looks_mirrored(fixed, moving, found):
         raise _mirror_error(name, reference)
     figures = _measure(fixed, found)
-    doubt = f"B32 alignment of {name} with {reference} is uncertain by {found.spread:.1f} mm"
-    notes = (f"{doubt}: do both show the same head?",) if found.spread > DOUBTFUL else ()
+    notes = (_doubt("B32", name, reference, found),) if found.spread > DOUBTFUL else ()
     return Placement(found.to_moving, figures, notes)
+
+
+def _doubt(id: str, name: str, reference: str, found: Registration) -> Note:
+    text = f"alignment with {reference} is uncertain by {found.spread:.1f} mm"
+    return Note(id, text, action="check that both show the same head", where=name)
 
 
 def _measure(fixed: Prepared, found: Registration) -> dict[str, float]:

@@ -24,13 +24,14 @@ from tumoar.geometry.image import (
 )
 from tumoar.geometry.orientation import Orientation, reorient
 from tumoar.geometry.resample import resample_mean, resample_valid
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.preprocess.alignment import IDENTITY, TOLERANCE, Placement, place_by_header, place_by_registration
 from tumoar.preprocess.quality import PRODUCTS, check_distinct, check_image
 from tumoar.preprocess.register import FINE, Matrix, Prepared, prepare_image
 from tumoar.preprocess.skull import decide_stripped, measure_skull
 from tumoar.vocabulary.contrasts import Contrast, find_contrast, rank
 from tumoar.vocabulary.errors import ChannelError, GeometryError, UsageError
+from tumoar.vocabulary.notes import Note
 
 MARGIN = 10.0  # mm kept around the head
 TALLEST, ABOVE_SHOULDERS = 220.0, 180.0  # mm below the crown: crop limit; range without shoulders
@@ -66,7 +67,7 @@ def build_case(
     """
     channels = _group_channels(images, contrasts)
     members = [member for factors in channels.values() for member in factors]
-    checked = each(partial(_check_and_prepare, contrasts=contrasts), members)
+    checked = map_threads(partial(_check_and_prepare, contrasts=contrasts), members)
     notes = [note for _, found in checked for note in found]
     given = {item.name: item for item, _ in checked}
     fixed = given[_choose_reference(reference, list(given), contrasts)]
@@ -75,7 +76,7 @@ def build_case(
     notes += found
     grid = _case_grid(fixed)
     inputs, values = [], {}
-    placements = each(lambda item: _place(fixed, item, register), given.values())
+    placements = map_threads(lambda item: _place(fixed, item, register), given.values())
     for item, placement in zip(given.values(), placements):
         notes += placement.notes
         values[item.name], is_interpolated = _resample_to_case(item, placement.to_moving, fixed, grid)
@@ -183,7 +184,8 @@ def _place(fixed: _InputImage, item: _InputImage, may_move: bool) -> Placement:
                 do="allow registration: omit --no-register",
             )
         placement = place_by_registration(*pair)
-        note = f"B33 {item.name} and {fixed.name} have different frames of reference: registered"
+        text = f"frame of reference differs from that of {fixed.name}: registered"
+        note = Note("B33", text, where=item.name)
         return replace(placement, notes=(*placement.notes, note))
     if same_frame or not may_move:
         return place_by_header(*pair, may_move=may_move)
@@ -198,23 +200,25 @@ def _place(fixed: _InputImage, item: _InputImage, may_move: bool) -> Placement:
 
 def _check_and_prepare(
     member: tuple[str, Image], contrasts: Mapping[str, Contrast] | None
-) -> tuple[_InputImage, list[str]]:
+) -> tuple[_InputImage, list[Note]]:
     """Check an image and prepare it for registration; returns it with notes."""
     name, image = member
     contrast = find_contrast(_contrast_name(name), contrasts)
-    notes = [f"{name}: {note}" for note in check_image(image, name, "MR" if contrast.is_mr else "CT")]
+    notes = check_image(image, name, "MR" if contrast.is_mr else "CT")
     turned, orientation = reorient(image)
     # The corner of an image depends in its last bits on the storage order; rounding to 1 µm removes this.
     affine = turned.grid.affine.copy()
     affine[:3, 3] = np.round(affine[:3, 3] * 1024) / 1024
     turned = Image(turned.data, replace(turned.grid, affine=affine), image.source)
     ready = prepare_image(turned, None if contrast.is_mr else CT_WINDOW)
-    return _InputImage(name, contrast, turned, orientation, ready), notes
+    return _InputImage(name, contrast, turned, orientation, ready), [
+        replace(note, where=name) for note in notes
+    ]
 
 
 def _detect_stripped(
     fixed: _InputImage, given: Sequence[_InputImage], requested: bool | None
-) -> tuple[bool, list[str]]:
+) -> tuple[bool, list[Note]]:
     """Skull-stripped if any image is: the model needs what all images show."""
     evidence = {
         item.name: measure_skull(
@@ -230,7 +234,8 @@ def _detect_stripped(
     witness = stripped[0] if stripped else fixed.name
     notes = []
     if 0 < len(stripped) < len(given):
-        notes.append(f"B40 only {', '.join(stripped)} skull-stripped: all images are treated as such")
+        text = "skull-stripped, unlike the other images: all are treated as skull-stripped"
+        notes.append(Note("B40", text, where=", ".join(stripped)))
     return decide_stripped(evidence[witness], witness, requested), notes
 
 

@@ -7,7 +7,6 @@ it, checks use the whole image and weaker criteria.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
@@ -15,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, Image
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.vocabulary.errors import ChannelError
+from tumoar.vocabulary.notes import Note
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -35,23 +35,11 @@ SAME = 0.999  # correlation
 PRODUCTS = {"FLAIR2": ("FLAIR", "T2")}  # contrasts computed from two others
 
 
-@dataclass(frozen=True)
-class Note:
-    """A note for the reviewer; `id` is its row in docs/errors.md."""
-
-    id: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.id} {self.text}"
-
-
 def check_image(image: Image, name: str, kind: Kind, brain: Mask | None = None) -> list[Note]:
     """Run all checks of one image as contrast `name`, or as a label map."""
     try:
         check_size(image.grid, name)
-        noticed = [Note(id, text) for id, text in image.notes]
-        return noticed + note_thickness(image.grid) + _check_values(image.data, name, kind, brain)
+        return [*image.notes, *note_thickness(image.grid), *_check_values(image.data, name, kind, brain)]
     except ChannelError as refusal:
         raise ChannelError(
             refusal.id, refusal.what, file=image.source or None, found=refusal.found, do=refusal.do
@@ -248,7 +236,7 @@ def check_distinct(images: Mapping[str, Array], brain: Mask | None = None) -> No
                 do=f"omit {product} or one of them",
             )
     pairs = list(combinations(images, 2))
-    found = each(lambda pair: _correlation(images[pair[0]], images[pair[1]], brain), pairs)
+    found = map_threads(lambda pair: _correlation(images[pair[0]], images[pair[1]], brain), pairs)
     for (a, b), correlation in zip(pairs, found):
         if correlation > SAME:
             raise ChannelError(

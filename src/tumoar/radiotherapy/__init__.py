@@ -1,1 +1,1 @@
-"""The clinic's words: doses, limits, margins, structures, export."""
+"""Radiotherapy: doses, limits, margins, structures, export."""

@@ -1,8 +1,8 @@
-"""A result scored against a reference, both as they are delivered.
+"""Score a result against a reference.
 
-Structures of a result are its masks, organs not cut by tumor, carried onto the image that the reference was
-drawn on. A label map shows one structure per voxel, so that tumor hides organs: whatever one side hides is
-left out of the organs on both.
+The masks of a result, with organs not cut by tumor, are resampled to the image that the reference was drawn
+on. A label map has one structure per voxel, so that tumor hides organs: voxels that one side hides are
+excluded from the organs of both.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import numpy.typing as npt
 from tumoar.geometry.contours import Outline, count_outside, fill_contours
 from tumoar.geometry.image import Grid, frame_digest
 from tumoar.io.dicom_file import open_dicom
-from tumoar.io.files import opened
+from tumoar.io.files import open_file
 from tumoar.io.identity import Person, require_patient
 from tumoar.io.nifti import SUFFIXES, read_nifti
 from tumoar.io.rtstruct import MOST_BYTES, read_rtstruct
 from tumoar.io.seg_read import SEG, mask_on, read_seg
 from tumoar.result.folder import read_manifest
 from tumoar.result.masks import (
-    carried,
     label_table,
-    listed,
     read_mask,
-    rearranged,
+    rearrange,
+    require_listed,
+    resample_mask,
     same_voxels,
     structure_names,
     table_of_labels,
@@ -43,7 +43,7 @@ from tumoar.vocabulary.errors import join_names as shortened
 from tumoar.vocabulary.labels import LabelTable
 
 LARGEST = 2**31  # of a label
-HIDDEN = "tumor hides organs in label maps: organs are compared where no tumor is in either"
+HIDDEN = "tumor hides organs in label maps: organs are compared where neither has tumor"
 
 Mask = npt.NDArray[np.bool_]
 Labels = npt.NDArray[np.int64]
@@ -52,7 +52,7 @@ Values = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """The scores of every structure that both have, sentences on the rest, and which names were mapped."""
+    """Scores of every common structure, notes on the rest, and the names that were mapped."""
 
     scores: dict[str, Scores]
     notes: tuple[str, ...] = ()
@@ -61,9 +61,9 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """A result on the voxels of one image: `mask` of a name, and all `labels` in one map.
+    """A result on the voxels of one image: `mask` of a name, and `labels` as one map.
 
-    `table` says what labels mean. `hides` where the masks are those of a label map; `frame` is the digest of
+    `table` is the label table. `hides` is set if the masks are those of a label map; `frame` is the digest of
     the frame of reference.
     """
 
@@ -79,7 +79,7 @@ class Space:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A reference with names: how each is filled on a grid, the frame of reference, and whose it is."""
+    """A reference with named structures: functions that fill each on a grid, frame of reference, patient."""
 
     fill: Mapping[str, Callable[[Grid], Mask]]
     frame: str | None
@@ -89,20 +89,20 @@ class Drawn:
 
 
 def is_nifti(path: Path) -> bool:
-    """Whether a reference is a label map or a mask, by its name."""
+    """Whether a reference is a label map or a mask, judged by its file name."""
     return path.name.casefold().endswith((*SUFFIXES, ".hdr", ".img"))
 
 
 def names_of(result: Path) -> list[str]:
-    """Names of all structures that a result folder, or the label map of one, can be asked for."""
+    """Names of all structures of a result folder, or of a label map."""
     table = label_table(read_manifest(result)) if result.is_dir() else table_of_labels(result)
     return [organ.name for organ in table.organs]
 
 
 def score(result: Path, reference: Path, meaning: Values, given: Mapping[str, str]) -> Scored:
-    """A result folder or label map against a label map, a mask, an RTSTRUCT or a DICOM-SEG file.
+    """Score a result folder or label map against a label map, a mask, an RTSTRUCT or a DICOM-SEG file.
 
-    `meaning` says what values of a label map stand for, `given` what names of a structure set stand for.
+    `meaning` maps structures to values of a label map, `given` names of a structure set to structures.
     """
     if is_nifti(reference):
         return _score_labels(spaces(result), result.name, reference, meaning)
@@ -125,7 +125,7 @@ def score(result: Path, reference: Path, meaning: Values, given: Mapping[str, st
 
 
 def _score_labels(found: Sequence[Space], result: str, reference: Path, meaning: Values) -> Scored:
-    truth, space, notes = _placed(found, reference)
+    truth, space, notes = _match_grids(found, reference)
     table = space.table
     is_ours = _is_ours(truth, table)
     if not meaning:
@@ -133,10 +133,10 @@ def _score_labels(found: Sequence[Space], result: str, reference: Path, meaning:
             values = ", ".join(map(str, np.unique(truth)[:8].tolist()))
             raise UsageError(
                 "evaluate",
-                "reference is not a label map of ours",
+                "reference is not a tumoar label map",
                 file=reference,
                 found=f"values {values}",
-                do="say what its values mean, as in --values GTV=2,3",
+                do="give the meaning of its values, as in --values GTV=2,3",
             )
         scores = compare_organs(table, space.labels(), truth, space.grid.spacing)
         return Scored(scores, (*notes, HIDDEN))
@@ -167,13 +167,13 @@ def _score_labels(found: Sequence[Space], result: str, reference: Path, meaning:
     return Scored(scores, tuple(notes))
 
 
-def _placed(candidates: Sequence[Space], reference: Path) -> tuple[Labels, Space, list[str]]:
-    """The labels of the reference, and the result, in the storage order of the image that both lie on."""
+def _match_grids(candidates: Sequence[Space], reference: Path) -> tuple[Labels, Space, list[str]]:
+    """Labels of the reference, and the result on the same image in the same storage order."""
     truth_there, grid = _read_labels(reference)
     found = [
         (truth, space)
         for space in candidates
-        if (truth := rearranged(truth_there, grid, space.grid)) is not None
+        if (truth := rearrange(truth_there, grid, space.grid)) is not None
     ]
     if not found:
         raise GeometryError(
@@ -185,7 +185,7 @@ def _placed(candidates: Sequence[Space], reference: Path) -> tuple[Labels, Space
         )
     moved = any(np.abs(space.matrix - found[0][1].matrix).max() > 1e-3 for _, space in found)
     sentence = (
-        "several images have the voxels of the reference and were moved: it was taken to lie on the first"
+        "several images have the voxels of the reference and were moved: it was assumed to lie on the first"
     )
     return *found[0], [sentence] if moved else []
 
@@ -203,7 +203,7 @@ def _read_labels(path: Path) -> tuple[Labels, Grid]:
 
 
 def _is_ours(truth: Labels, table: LabelTable) -> bool:
-    """Values of another convention must not be read as ours: 1 in a tumor map is not white matter."""
+    """Whether label values follow our table; in other conventions 1 is tumor, not white matter."""
     values = set(np.unique(truth).tolist())
     sided = {s.index for s in table.structures if s.side and s.in_brain}
     return sided <= values <= _indices(table)
@@ -226,16 +226,16 @@ def _score_drawn(
     if not taken:
         raise UsageError(
             "evaluate",
-            "no structure of ours in the reference",
+            "no known structure in the reference",
             file=reference,
             found=shortened(drawn.fill),
-            do=f"say what they are with --map NAME={known[0]}; ours are {', '.join(known)}",
+            do=f"map them with --map NAME={known[0]}; known are {', '.join(known)}",
         )
     refusal: GeometryError | None = None
     for space in _fitting(candidates, drawn, notes):
         try:
             truth = {new: drawn.fill[taken[new]](space.grid) for new in known if new in taken}
-        except GeometryError as error:  # drawn on another image of the result
+        except GeometryError as error:  # drawn on another image
             refusal = refusal or error
             continue
         scores = {}
@@ -244,7 +244,7 @@ def _score_drawn(
             if hidden.any():
                 notes = [*(n for n in notes if n != HIDDEN), HIDDEN]
             scores[new] = compare(space.mask(new) & ~hidden, mask & ~hidden, space.grid.spacing)
-        notes += [f"{taken[new]} was taken for {new}" for new in scores if taken[new] != new]
+        notes += [f"{taken[new]} was matched to {new}" for new in scores if taken[new] != new]
         notes += _outside(drawn, space, {taken[new] for new in scores})
         unused = [name for name in drawn.fill if names[name] not in scores]
         if unused:
@@ -261,7 +261,7 @@ def _score_drawn(
 
 def _read_drawn(path: Path) -> Drawn:
     """An RTSTRUCT or DICOM-SEG file."""
-    with opened(path, "the reference", MOST_BYTES):
+    with open_file(path, "the reference", MOST_BYTES):
         kind = open_dicom(path, pixels=False).SOPClassUID
     if kind == SEG:
         found = read_seg(path)
@@ -284,11 +284,11 @@ def _outside(drawn: Drawn, space: Space, used: set[str]) -> Iterator[str]:
 
 
 def _fitting(candidates: Sequence[Space], drawn: Drawn, notes: list[str]) -> list[Space]:
-    """The result on the images that the reference may lie on: those in its frame of reference, if known."""
+    """The result on the images in the frame of reference of the reference, if known."""
     ours = frame_digest(drawn.frame)
     found = [s for s in candidates if not ours or not s.frame or s.frame == ours]
     if ours and found and not any(s.frame for s in found):
-        notes.append("the result does not tell its frame of reference: that of the reference was not checked")
+        notes.append("the result has no frame of reference: that of the reference was not checked")
     return found
 
 
@@ -296,7 +296,7 @@ def _fitting(candidates: Sequence[Space], drawn: Drawn, notes: list[str]) -> lis
 
 
 def spaces(result: Path) -> list[Space]:
-    """A result on the voxels of each of its images, the reference image first; a label map on its own."""
+    """A result on the voxels of each of its images, reference image first; a label map on its own voxels."""
     if not result.is_dir():
         table = table_of_labels(result)
         labels, grid = _read_labels(result)
@@ -304,7 +304,7 @@ def spaces(result: Path) -> list[Space]:
         if foreign:
             raise UsageError(
                 "evaluate",
-                "result is not a label map of ours",
+                "result is not a tumoar label map",
                 file=result,
                 found=f"values {shortened(map(str, foreign))}",
                 do="give a folder of `tumoar segment`, or a label map of it",
@@ -324,7 +324,7 @@ def spaces(result: Path) -> list[Space]:
 def _space(out: Path, manifest: Mapping[str, Any], contrast: str, frame: str) -> Space:
     whole = "segmentation.nii.gz"
     is_first = contrast == manifest["reference"]
-    path = listed(out, manifest, whole if is_first else f"native/{contrast}_{whole}")
+    path = require_listed(out, manifest, whole if is_first else f"native/{contrast}_{whole}")
     grid = read_nifti(path).grid
     matrix = transform_to_reference(out, manifest, contrast)
 
@@ -337,7 +337,7 @@ def _space(out: Path, manifest: Mapping[str, Any], contrast: str, frame: str) ->
                 file=f"{name}.nii.gz",
                 do="run it again",
             )
-        return np.asarray(image.data, bool) if is_first else carried(image, grid, matrix)
+        return np.asarray(image.data, bool) if is_first else resample_mask(image, grid, matrix)
 
     def labels() -> Labels:
         return np.asarray(read_nifti(path).data, np.int64)
@@ -347,7 +347,7 @@ def _space(out: Path, manifest: Mapping[str, Any], contrast: str, frame: str) ->
 
 
 def _hidden(space: Space, table: LabelTable, name: str) -> Mask:
-    """Where a label map shows tumor instead of what a name, or a union of names, stands for."""
+    """Where a label map shows tumor instead of the structures of a name, or a union of names."""
     own = {part for o in table.organs if o.name in name.split("+") for part in o.tumor}
     if not space.hides or not _anatomy(table, name):
         return np.zeros(space.grid.shape, bool)
@@ -355,7 +355,7 @@ def _hidden(space: Space, table: LabelTable, name: str) -> Mask:
 
 
 def _anatomy(table: LabelTable, name: str) -> bool:
-    """Whether a name, or a union of names, stands for normal structures that tumor may hide."""
+    """Whether a name, or a union of names, denotes normal structures that tumor may hide."""
     return any(o.structures for o in table.organs if o.name in name.split("+"))
 
 

@@ -1,6 +1,6 @@
-"""Cumulative dose-volume histograms: the dose at every small piece of a structure, interpolated linearly.
+"""Cumulative dose-volume histograms from the linearly interpolated dose at small pieces of a structure.
 
-Nothing is binned, so that small organs lose nothing to the grid.
+Doses are not binned, so that small organs are resolved.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Array = npt.NDArray[np.float64]
 
 DOSES = (2.0, 5.0, 50.0, 95.0, 98.0)  # % of the volume, for tables
 HOT = (0.03, 0.1)  # cm³
-ROUNDING = 1e-4  # Gy, of doses as files store them
+ROUNDING = 1e-4  # Gy, of stored doses
 
 
 @dataclass(frozen=True, eq=False)
 class Dvh:
-    """Doses (n,) in Gy, highest first, and the volume (n,) in cm³ at each; `outside`: share with no dose."""
+    """Doses (n,) in Gy, highest first, and volumes (n,) in cm³; `outside` is the fraction without dose."""
 
     doses: Array
     volumes: Array
@@ -48,21 +48,21 @@ class Dvh:
 
     @cached_property
     def _middles(self) -> Array:
-        """(n,) volume that gets more than each dose, counting half of the piece itself."""
+        """(n,) volume that receives more than each dose, counting half of the piece itself."""
         return np.cumsum(self.volumes) - self.volumes / 2
 
     def D(self, percent: float) -> float:
-        """The least dose to the hottest `percent` of the volume, Gy."""
+        """Minimum dose to the hottest `percent` of the volume, Gy."""
         return self.D_cc(percent / 100 * self.volume)
 
     def D_cc(self, volume: float) -> float:
-        """The least dose to the hottest `volume` cm³, Gy; NaN if the structure is smaller."""
+        """Minimum dose to the hottest `volume` cm³, Gy; NaN if the structure is smaller."""
         if not self.volume or volume > self.volume * (1 + 1e-9):
             return np.nan
         return float(np.interp(volume, self._middles, self.doses))
 
     def V(self, dose: npt.ArrayLike) -> Array:
-        """Share of the volume, in percent, that gets at least `dose` Gy, but for rounding of stored doses."""
+        """Percentage of the volume that receives at least `dose` Gy, allowing for rounded stored doses."""
         if not self.volume:
             return np.full(np.shape(dose), np.nan)
         ascending, below = self.doses[::-1], np.concatenate([[0.0], np.cumsum(self.volumes[::-1])])
@@ -83,7 +83,7 @@ class Dvh:
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """The curves of a structure over posterior samples: percent of the volume at each of `doses` (Gy)."""
+    """Curves over posterior samples: percentage of the volume at each of `doses` (Gy)."""
 
     doses: Array
     median: Array
@@ -93,9 +93,9 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """The histogram of a structure as outlined, and of its posterior samples where they were kept.
+    """Histogram of a structure as outlined, and of its posterior samples if they were kept.
 
-    `notes` are what is to be known of the dose.
+    `notes` describe the dose.
     """
 
     dvh: Dvh
@@ -108,7 +108,7 @@ class Sampled:
 
 
 def dvh(pieces: Pieces, dose: Image) -> Dvh:
-    """The histogram of a structure in a dose (Gy); where there is no dose it counts as 0, and is told."""
+    """Histogram of a structure in a dose (Gy); pieces outside the dose count as 0 and are reported."""
     values, is_outside = dose_at(dose, pieces.points)
     order = np.argsort(-values, kind="stable")
     total = float(pieces.volumes.sum())
@@ -116,11 +116,11 @@ def dvh(pieces: Pieces, dose: Image) -> Dvh:
     return Dvh(values[order], pieces.volumes[order] / 1000, outside)
 
 
-def thinned(curve: Dvh, most: int = 20_000) -> Dvh:
-    """The same histogram in about `most` pieces, for keeping many of them.
+def thin_dvh(curve: Dvh, most: int = 20_000) -> Dvh:
+    """Reduce a histogram to about `most` pieces, to save memory.
 
-    The hottest half of them stays as it is, so that no hot spot is averaged away; behind them, neighbors in
-    dose are taken together.
+    The hottest half of the pieces is kept, so that no hot spot is averaged away; the others are merged with
+    their neighbors in dose.
     """
     if len(curve.doses) <= most:
         return curve
@@ -133,7 +133,7 @@ def thinned(curve: Dvh, most: int = 20_000) -> Dvh:
 
 
 def dose_at(dose: Image, points: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Dose (n,) by linear interpolation at world points (n, 3), and which lie outside of its voxels."""
+    """Dose (n,) by linear interpolation at world points (n, 3), and which points lie outside its voxels."""
     index = dose.grid.index(points).T
     size = np.array(dose.grid.shape)[:, None]
     is_outside: npt.NDArray[np.bool_] = np.asarray(((index < -0.5) | (index > size - 0.5)).any(0))
@@ -142,10 +142,10 @@ def dose_at(dose: Image, points: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
 
 
 def band(curves: Sequence[Dvh], share: float = 0.90, doses: npt.ArrayLike | None = None) -> Band:
-    """Median and central band, dose by dose, of the curves of several samples."""
+    """Median and central band of the curves of several samples at each dose."""
     known = [c for c in curves if c.volume]
     if not known:
-        raise ValueError("a band needs at least one curve of a structure that is there, got none")
+        raise ValueError("a band needs at least one curve of a nonempty structure, got none")
     top = max(c.maximum for c in known)
     at = np.linspace(0, top * 1.02, 256) if doses is None else np.asarray(doses, float)
     values = np.array([c.V(at) for c in known])

@@ -1,4 +1,4 @@
-"""A finished result as DICOM on the slices of a series: which series may carry it, and how it gets there."""
+"""Export a finished result as DICOM on the slices of a series."""
 
 from __future__ import annotations
 
@@ -11,50 +11,53 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, frame_digest
 from tumoar.io.dicom import Series, digest_of, grid_of
-from tumoar.io.identity import require_patient, sealed
+from tumoar.io.identity import require_patient, seal_identity
 from tumoar.io.nifti import read_nifti
 from tumoar.io.rois import Roi, look_of, look_of_target
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.io.seg import write_seg
-from tumoar.result.folder import added, read_manifest
+from tumoar.result.folder import add_files, read_manifest
 from tumoar.result.masks import (
-    carried,
     label_table,
-    listed,
     read_mask,
+    require_listed,
+    resample_mask,
     same_voxels,
     structure_names,
     transform_to_reference,
 )
 from tumoar.vocabulary.errors import GeometryError
 from tumoar.vocabulary.labels import LabelTable
+from tumoar.vocabulary.notes import Note
 
 FOLDER, RTSTRUCT, SEG = "dicom", "RTSTRUCT.dcm", "SEG.dcm"
 CHANGED = 0.1  # of a volume, on coarser voxels
 EDGE = 0.05  # of a voxel: rounding of positions in headers
-UNCHECKED = "patient identity could not be checked: result and series do not both say who the patient is"
+UNCHECKED = Note(
+    "B34", "patient identity could not be checked, result and series do not both name the patient"
+)
 
 Matrix = npt.NDArray[np.float64]
 
 
 def export(
     out: Path, series: Series, *, rtstruct: bool, seg: bool, smooth: bool = False, trust: bool = False
-) -> tuple[list[str], list[str]]:
-    """Add RTSTRUCT and SEG files to a finished result; names of what was written, and notes."""
+) -> tuple[list[str], list[Note]]:
+    """Add RTSTRUCT and SEG files to a finished result; return their names, and notes."""
     manifest = read_manifest(out)
     require_patient(manifest.get("patient", {}), manifest.get("key", ""), series.person, "the series")
     rois = rois_on(out, manifest, series, trust=trust)
-    is_checked = identity_checked(manifest, series)
+    is_checked = is_identity_checked(manifest, series)
     notes = [] if is_checked else [UNCHECKED]
     grid = grid_of(series)[0]
     outside = _outside(out, manifest, series, grid, trust=trust)
     for row in (*manifest["volumes"], *manifest.get("margins", ())):
         share = outside[row["name"]]
-        cut = f"{max(100 * share, 0.1):.1f} % of {row['name']} lies outside the series, where it is not drawn"
-        note = cut if share else _changed(row, rois, grid)
+        text = f"{max(100 * share, 0.1):.1f} % of it lies outside the series, where it is not drawn"
+        note = Note("export", text, where=row["name"]) if share else _note_changed(row, rois, grid)
         notes += [note] if note else []
     key = manifest.get("key", "")
-    with added(out, manifest) as work:
+    with add_files(out, manifest) as work:
         folder = work / FOLDER
         folder.mkdir()
         if rtstruct:
@@ -65,35 +68,35 @@ def export(
     return names, notes
 
 
-def identity_checked(manifest: Mapping[str, Any], series: Series) -> bool:
-    """Whether a series is known to be of the result's patient, and not only said to be by its coordinates.
+def is_identity_checked(manifest: Mapping[str, Any], series: Series) -> bool:
+    """Whether a series is known to show the patient of the result, beyond sharing coordinates.
 
-    It is if it was segmented itself, lies in the frame of reference of an image that was, or both say who
-    the patient is (`require_patient` compares them).
+    It is if it was segmented itself, shares the frame of reference of a segmented image, or if both name the
+    patient (`require_patient` compares them).
     """
     if _linked(manifest, series) is not None:
         return True
-    theirs = sealed(series.person, manifest.get("key", ""))
+    theirs = seal_identity(series.person, manifest.get("key", ""))
     return bool(theirs.keys() & manifest.get("patient", {}).keys())
 
 
 def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bool = False) -> list[Roi]:
-    """Every structure of a result on the voxels of a series; a voxel belongs if more than half of it does."""
+    """Every structure of a result on the voxels of a series; voxels more than half inside count."""
     grid, _ = grid_of(series)
     table = label_table(manifest)
-    reference = read_nifti(listed(out, manifest, "segmentation.nii.gz")).grid
+    reference = read_nifti(require_listed(out, manifest, "segmentation.nii.gz")).grid
     matrix = to_reference(out, manifest, series, reference, trust=trust)
     rois = []
     for name in sorted(structure_names(manifest), key=lambda name: _place(table, name)):
-        rois.append(_roi(table, name, carried(read_mask(out, manifest, name), grid, matrix)))
+        rois.append(_roi(table, name, resample_mask(read_mask(out, manifest, name), grid, matrix)))
     return rois
 
 
 def _outside(
     out: Path, manifest: Mapping[str, Any], series: Series, grid: Grid, *, trust: bool
 ) -> dict[str, float]:
-    """The share of every structure that lies outside the voxels of a series."""
-    reference = read_nifti(listed(out, manifest, "segmentation.nii.gz")).grid
+    """Fraction of every structure outside the voxels of a series."""
+    reference = read_nifti(require_listed(out, manifest, "segmentation.nii.gz")).grid
     matrix = np.linalg.inv(to_reference(out, manifest, series, reference, trust=trust))
     ends = np.array(grid.shape) - 0.5 + EDGE
     shares = {}
@@ -109,10 +112,10 @@ def _outside(
 def to_reference(
     out: Path, manifest: Mapping[str, Any], series: Series, reference: Grid, *, trust: bool
 ) -> Matrix:
-    """(4, 4) from the world of the series to that of the result's reference image.
+    """(4, 4) transform from the world of the series to that of the result's reference image.
 
-    Known if the series is one of the images that were segmented, shares the frame of reference of one, or
-    has the very voxels of the reference; else it is believed only by choice.
+    It is known if the series was segmented, shares the frame of reference of a segmented image, or has the
+    voxels of the reference; otherwise the headers are trusted only with `trust`.
     """
     contrast = _linked(manifest, series)
     if contrast is not None:
@@ -128,7 +131,7 @@ def to_reference(
 
 
 def _linked(manifest: Mapping[str, Any], series: Series) -> str | None:
-    """The input that the series is, or whose frame of reference it has."""
+    """The input that is this series or shares its frame of reference."""
     inputs = manifest.get("inputs", [])
     digest = digest_of(series)
     same = [given for given in inputs if digest == given.get("sha256")]
@@ -137,13 +140,14 @@ def _linked(manifest: Mapping[str, Any], series: Series) -> str | None:
     return str(same[0]["contrast"]) if same else None
 
 
-def _changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> str | None:
-    """A sentence where the voxels of the series are too coarse for a structure."""
+def _note_changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> Note | None:
+    """Note a structure for which the voxels of the series are too coarse."""
     before = float(row["outlined_cm3"])
     found = [float(r.mask.sum()) * grid.voxel_volume / 1000 for r in rois if r.name == row["name"]]
     if not found or abs(found[0] - before) <= max(CHANGED * before, 3 * grid.voxel_volume / 1000):
         return None
-    return f"{row['name']} is {found[0]:.2f} cm³ on the voxels of this series, {before:.2f} cm³ in the result"
+    text = f"{found[0]:.2f} cm³ on the voxels of this series, {before:.2f} cm³ in the result"
+    return Note("export", text, where=row["name"])
 
 
 def _place(table: LabelTable, name: str) -> tuple[int, str]:

@@ -1,6 +1,6 @@
-"""Dose limits as data, and how a structure stands to them.
+"""Dose limits, and judging structures by them.
 
-A structure is judged twice, as outlined and over its posterior samples, and shows the worse of both lights:
+A structure is judged as outlined and over its posterior samples, and gets the worse of both lights:
 uncertainty of an outline can make a verdict worse, never better.
 """
 
@@ -22,14 +22,14 @@ from tumoar.vocabulary.errors import UsageError, printable
 NUMBER = r"[0-9]{1,4}(?:\.[0-9]{1,4})?"
 METRIC = re.compile(rf"D(?P<cc>{NUMBER})cc|D(?P<percent>{NUMBER})|V(?P<gray>{NUMBER})|mean|max")
 METRICS = "use D0.03cc, D5, V54, mean or max"
-ROWS = "give rows [[limit]] with structure, metric, limit, and if you like hard and source"
+ROWS = "give rows [[limit]] with structure, metric, limit, and optionally hard and source"
 FIELDS = ("structure", "metric", "limit", "hard", "source")
-MOST_GY = 200.0  # more is no limit, or in cGy
+MOST_GY = 200.0  # more is not a limit, or in cGy
 MOST_ROWS = 1000
-MOST_LETTERS = 64  # of a structure's name: what DICOM allows
-MOST_OF_A_SOURCE = 500  # letters
-COVERED = 0.95  # share of the samples that must be within a limit
-OUTSIDE = 0.01  # share of a structure that may lie outside the dose, where no hot spot is looked for
+MOST_LETTERS = 64  # of a structure name, as in DICOM
+MOST_OF_A_SOURCE = 500  # characters
+COVERED = 0.95  # fraction of the samples that must be within a limit
+OUTSIDE = 0.01  # fraction of a structure that may lie outside the dose, except for hot-spot metrics
 LIGHTS = ("green", "amber", "red")  # from good to bad; gray is not judged
 
 
@@ -57,7 +57,7 @@ class Limit:
         _require_metric(self.metric)
         is_share = self.metric.startswith("V")
         most = 100.0 if is_share else MOST_GY
-        # Nothing exceeds 100 %: as a limit it would be green whatever the dose.
+        # Nothing exceeds 100 %: such a limit would always be green.
         is_void = is_share and self.limit == most
         for value in (self.limit, self.limit if self.hard is None else self.hard):
             if is_void or not _is_number(value) or not 0 < value <= most:
@@ -78,16 +78,17 @@ class Limit:
 
     @property
     def is_hot(self) -> bool:
-        """Whether it is about the hottest spot, which what lies outside the dose may hold."""
+        """Whether it concerns the hottest spot, which may lie outside the dose."""
         return self.metric == "max" or self.metric.endswith("cc")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A structure against one limit.
+    """Verdict on one limit.
 
-    `value` is the outline's, `high` what 95 % of the samples do not exceed, `above` the share of samples over
-    the limit; `note` says in words what the light alone does not. Without a structure it is not `is_matched`.
+    `value` is that of the outline, `high` the value that 95 % of the samples do not exceed, `above` the
+    fraction of samples above the limit; `note` explains the light. Without a matching structure, `is_matched`
+    is False.
     """
 
     limit: Limit
@@ -115,7 +116,7 @@ class Verdict:
 
 
 def parse_limits(table: Mapping[str, Any]) -> tuple[Limit, ...]:
-    """Limits from parsed TOML; unknown keys, double rows and an empty table are errors."""
+    """Parse limits from a TOML table; unknown keys, repeated rows and an empty table are refused."""
     rows = table.get("limit")
     if not isinstance(rows, list) or not rows:
         raise UsageError("limits", "no limits in the file", found="no rows", do=ROWS)
@@ -133,7 +134,7 @@ def parse_limits(table: Mapping[str, Any]) -> tuple[Limit, ...]:
         key = limit.structure.casefold(), limit.metric
         if key in seen:
             raise UsageError(
-                "limits", f"{limit.metric} of {limit.structure} is limited twice", do="keep one of the rows"
+                "limits", f"two limits for {limit.metric} of {limit.structure}", do="keep one of the rows"
             )
         seen.add(key)
     return tuple(limits)
@@ -145,10 +146,10 @@ def default_limits() -> tuple[Limit, ...]:
 
 
 def measure(dvh: Dvh, metric: str) -> float:
-    """The value of a metric: Gy, or percent for V.
+    """Value of a metric: Gy, or percent for V.
 
-    A structure smaller than the volume that is asked for is measured by its highest dose: the dose to the
-    whole of it would be its lowest, and make the smallest organs look the safest.
+    A structure smaller than the volume of the metric is measured by its maximum dose: the dose to all of it
+    would be its minimum, and would make the smallest organs look safest.
     """
     parts = METRIC.fullmatch(metric)
     if parts is None:
@@ -163,16 +164,16 @@ def measure(dvh: Dvh, metric: str) -> float:
 
 
 def is_smaller(dvh: Dvh, metric: str) -> bool:
-    """Whether a structure is smaller than the volume in cm³ that a metric asks for."""
+    """Whether a structure is smaller than the volume in cm³ of a metric."""
     parts = METRIC.fullmatch(metric)
     return bool(parts and parts["cc"] and dvh.volume < float(parts["cc"]))
 
 
 def judge(limit: Limit, dvh: Dvh, samples: Sequence[Dvh] = ()) -> Verdict:
-    """The worse of the lights of the outline and of its samples; gray where it cannot be judged.
+    """Judge a structure by a limit: the worse light of outline and samples; gray if it cannot be judged.
 
     Samples are green if at least 95 % of them are within the limit, and amber if as many are within the hard
-    one. What lies outside the dose counts as 0 Gy: it can hide a red, not make one.
+    limit. Parts outside the dose count as 0 Gy: they can hide a red light, but not cause one.
     """
     value = measure(dvh, limit.metric)
     known = [s for s in samples if s.volume]
@@ -181,7 +182,7 @@ def judge(limit: Limit, dvh: Dvh, samples: Sequence[Dvh] = ()) -> Verdict:
     high = values[_covering(len(values)) - 1] if values else None
     if np.isnan(value):
         seen = f"not outlined, but in {100 * len(known) / len(samples):.0f} % of the samples" if known else ""
-        return Verdict(limit, value, "gray", above, high, seen or "not there")
+        return Verdict(limit, value, "gray", above, high, seen or "empty")
     own = _light(limit, value)
     light, notes = own, []
     if samples:
@@ -197,8 +198,8 @@ def judge(limit: Limit, dvh: Dvh, samples: Sequence[Dvh] = ()) -> Verdict:
     return Verdict(limit, value, light, above, high, "; ".join(notes))
 
 
-def missing(limit: Limit, note: str = "no structure of this name") -> Verdict:
-    """The verdict on a limit of a structure that is not there."""
+def mark_unmatched(limit: Limit, note: str = "no structure of this name") -> Verdict:
+    """Verdict on a limit without a matching structure."""
     return Verdict(limit, np.nan, "gray", note=note, is_matched=False)
 
 
@@ -208,9 +209,9 @@ def _light(limit: Limit, value: float) -> str:
 
 
 def _worse(limit: Limit, own: str, high: float | None, above: float | None) -> tuple[str, list[str]]:
-    """The worse light of outline and samples, and in words where they disagree."""
+    """The worse light of outline and samples, and an explanation if they disagree."""
     if high is None or above is None:
-        # Nothing stands behind the outline: it is not there in any sample.
+        # No sample supports the outline.
         return LIGHTS[max(LIGHTS.index(own), 1)], ["it is in none of the samples"]
     theirs = _light(limit, high)
     if theirs == own:
@@ -225,17 +226,17 @@ def _worse(limit: Limit, own: str, high: float | None, above: float | None) -> t
 
 
 def _covering(count: int) -> int:
-    """The least number of samples that is 95 % of all."""
+    """Smallest number of samples that is at least 95 % of all."""
     return math.ceil(round(COVERED * count, 9))
 
 
 def _unknown(limit: Limit, dvh: Dvh) -> float:
-    """Share outside the dose, if it is enough to matter for the limit."""
+    """Fraction outside the dose, if large enough to matter for the limit."""
     return dvh.outside if dvh.outside > (0.0 if limit.is_hot else OUTSIDE) else 0.0
 
 
 def _covered_outside(limit: Limit, samples: Sequence[Dvh]) -> float:
-    """The share outside the dose that 95 % of the samples do not exceed, as far as it matters."""
+    """Fraction outside the dose that 95 % of the samples do not exceed, if large enough to matter."""
     shares = sorted(_unknown(limit, s) for s in samples)
     return shares[_covering(len(shares)) - 1] if shares else 0.0
 

@@ -1,8 +1,8 @@
-"""Margins around a tumor: a clinical target that follows the brain, and a planning target around it.
+"""Margins around a tumor: a clinical target volume inside the brain, and a planning target volume around it.
 
-The clinical target grows by distance along paths inside the brain that do not cross what is excluded: by
-default the ventricles, because tumor cells spread in tissue. The falx and the tentorium are barriers as well,
-but no label here knows them: where the target reaches across the midline it has to be cut by hand.
+The clinical target volume grows along paths inside the brain that do not cross the ventricles, because tumor
+cells spread in tissue. Falx and tentorium are barriers as well, but are not segmented: if the target crosses
+the midline, edit it by hand.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tumoar.vocabulary.errors import UsageError
 
 Mask = npt.NDArray[np.bool_]
 
-DEPTH = 15.0  # mm below the surface of the brain: fluid that deep is ventricle, not sulcus
+DEPTH = 15.0  # mm below the brain surface: fluid this deep is ventricle, not sulcus
 LARGEST = 60.0  # mm
-SLACK = 0.5  # voxels by which fast marching may find a path too long
+SLACK = 0.5  # voxels by which fast marching may overestimate a path
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Margins:
 
 
 def parse_margins(text: str) -> Margins:
-    """From "ctv=20,ptv=3"."""
+    """Parse margins such as "ctv=20,ptv=3"."""
     found: dict[str, float] = {}
     for part in text.split(","):
         name, _, number = part.strip().lower().partition("=")
@@ -47,18 +47,18 @@ def parse_margins(text: str) -> Margins:
     return Margins(**found)
 
 
-def grown(mask: Mask, mm: float, spacing: npt.ArrayLike) -> Mask:
+def grow(mask: Mask, mm: float, spacing: npt.ArrayLike) -> Mask:
     """All voxels within `mm` of the mask."""
     if not mask.any():
         return mask.copy()
     return np.asarray(ndi.distance_transform_edt(~mask, sampling=np.asarray(spacing, float)) <= mm)
 
 
-def grown_within(mask: Mask, domain: Mask, mm: float, spacing: npt.ArrayLike) -> Mask:
-    """All voxels of the domain that a path inside it of at most `mm` leads to from the mask.
+def grow_within(mask: Mask, domain: Mask, mm: float, spacing: npt.ArrayLike) -> Mask:
+    """All voxels of the domain within a path length of `mm` from the mask, along paths inside the domain.
 
-    Distances are found by fast marching, up to half a voxel too long far from the mask; a voxel that is
-    farther than `mm` in a straight line is never reached.
+    Fast marching overestimates distances by up to half a voxel far from the mask; voxels farther than `mm` in
+    a straight line are never included.
     """
     spacing = np.asarray(spacing, float)
     if not mask.any():
@@ -78,8 +78,8 @@ def grown_within(mask: Mask, domain: Mask, mm: float, spacing: npt.ArrayLike) ->
     return out
 
 
-def ventricles(brain: Mask, fluid: Mask, spacing: npt.ArrayLike) -> Mask:
-    """Fluid deep inside the brain, without what is thinner than three voxels."""
+def find_ventricles(brain: Mask, fluid: Mask, spacing: npt.ArrayLike) -> Mask:
+    """Fluid deep inside the brain, at least three voxels thick."""
     spacing = np.asarray(spacing, float)
     depth = ndi.distance_transform_edt(np.pad(ndi.binary_fill_holes(brain), 1), sampling=spacing)
     deep = fluid & (depth[1:-1, 1:-1, 1:-1] > DEPTH)

@@ -1,7 +1,7 @@
-"""Structures to take doses of: from a finished result, with its samples, or from a structure set.
+"""Doses to structures of a finished result, with its samples, or of a structure set.
 
-Outline and samples are measured alike: every sample is carried to the voxels of the outline and voted on as
-the outline was, and both are cut into the same number of pieces.
+Outline and samples are treated alike: every sample is resampled to the voxels of the outline and voted on in
+the same way, and both are divided into the same number of pieces.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tumoar.geometry.contours import Outline, cut_outline, find_gap
 from tumoar.geometry.image import Grid, Image, frame_digest
 from tumoar.geometry.pieces import cut_mask
 from tumoar.inference.tally import Votes
-from tumoar.io.identity import comparable, require_patient, same_person
+from tumoar.io.identity import can_compare, is_same_person, require_patient
 from tumoar.io.nifti import read_nifti
 from tumoar.io.rois import look_of, look_of_target
 from tumoar.io.rtstruct import read_rtstruct
-from tumoar.numerics.threads import each
-from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thinned
+from tumoar.numerics.threads import map_threads
+from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thin_dvh
 from tumoar.result.folder import ANATOMY, read_manifest
 from tumoar.result.masks import label_table
 from tumoar.result.native import HALF, deliver_sample
@@ -32,8 +32,8 @@ from tumoar.vocabulary.aliases import canonical_name, rename
 from tumoar.vocabulary.errors import GeometryError, UnreadableFileError
 from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, default_labels
 
-TARGETS = ("CTV", "PTV")  # names of ours beside the organs
-NAMELESS = "the structures name no patient or no frame of reference: check that they are this patient's"
+TARGETS = ("CTV", "PTV")  # our names besides the organs
+NAMELESS = "the structures name no patient or no frame of reference: check that they belong to this patient"
 NOT_COMPARED = (
     "the patient of the dose could not be compared with that of the structures: check that they are the same"
 )
@@ -44,21 +44,21 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Dosed:
-    """A structure and its histogram; `given` is the name in its file, where that is another."""
+    """A structure and its histogram; `given` is the name in its file, if different."""
 
     name: str
     color: str
     found: Sampled
     given: str = ""
-    lacking: str = ""  # what of it may be missing, and with it the hottest part
+    lacking: str = ""  # what may be missing, and with it the hottest part
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Structures of one file or folder, and notes on how it was read.
+    """Structures of one file or folder, and notes on reading it.
 
-    `doubt` is what could not be checked of its identity; `empty` are the names, ours where they have one, of
-    structures that are listed without closed contours.
+    `doubt` says what could not be checked about its identity; `empty` are the names, ours if matched, of
+    structures without closed contours.
     """
 
     structures: tuple[Dosed, ...]
@@ -67,17 +67,17 @@ class Measured:
     empty: tuple[str, ...] = ()
 
 
-def dosed(
+def measure_doses(
     path: Path,
     dose: Image,
     person: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
     only: str | None = None,
 ) -> Measured:
-    """Every structure of a result folder or an RTSTRUCT file in a dose; `person` is whom the dose names.
+    """Dose to every structure of a result folder or an RTSTRUCT file; `person` is the patient of the dose.
 
-    `names` maps structures of RTSTRUCT files to names of ours; spellings in the table of aliases need none.
-    `only` names the one structure of a result that is wanted.
+    `names` maps structures of RTSTRUCT files to our names; known aliases are matched without it. `only`
+    selects one structure of a result.
     """
     if not path.is_dir():
         return _of_file(path, dose, person, names or {})
@@ -94,7 +94,7 @@ def _doubt(is_named: bool, is_compared: bool) -> str:
 
 
 def organs_of(path: Path) -> list[str]:
-    """Names of the organs of a result folder; a file has no table of its own."""
+    """Names of the organs of a result folder; none for a file."""
     return [organ.name for organ in label_table(read_manifest(path)).organs] if path.is_dir() else []
 
 
@@ -102,12 +102,12 @@ def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str,
     read = read_rtstruct(path)
     if not read.outlines:
         raise UnreadableFileError("rtstruct", "no structure with contours", file=path.name)
-    if not same_person(read.person, person):
+    if not is_same_person(read.person, person):
         raise GeometryError(
             "B34", "dose and structures are from different patients", do="give files of one patient"
         )
     require_frame(frame_digest(read.frame), dose)
-    table = default_labels()  # a file has none of its own
+    table = default_labels()  # a file has no table
     colors = {organ.name: look_of(table, organ)[0] for organ in table.organs}
     theirs = [outline.name for outline in read.outlines]
     here = {name: new for name, new in names.items() if name in theirs}
@@ -122,23 +122,23 @@ def _of_file(path: Path, dose: Image, person: Sequence[str], names: Mapping[str,
             middles[name] = np.average(pieces.points, axis=0, weights=pieces.volumes)
         curve = Sampled(dvh(pieces, dose))
         given = outline.name if name != outline.name else ""
-        found.append(Dosed(name, color, curve, given, _lacking(outline)))
-    is_compared = comparable(read.person, person) or not any(person)
+        found.append(Dosed(name, color, curve, given, _describe_missing(outline)))
+    is_compared = can_compare(read.person, person) or not any(person)
     doubt = _doubt(bool(any(read.person) and read.frame), is_compared)
     empty = [canonical_name(name) or name for name in read.empty]
-    return Measured(tuple(found), doubt, (*read.notes, *_swapped(middles)), tuple(empty))
+    return Measured(tuple(found), doubt, (*read.notes, *_note_swapped(middles)), tuple(empty))
 
 
-def _lacking(outline: Outline) -> str:
-    """What of a structure may be missing."""
+def _describe_missing(outline: Outline) -> str:
+    """What may be missing from a structure."""
     if not outline.is_whole:
-        return "contours that are not closed were left out of it"
+        return "open contours of it were left out"
     gap = find_gap(outline)
-    return "" if gap is None else f"no contours over {gap:.3g} mm within it: slices may be missing"
+    return "" if gap is None else f"gap of {gap:.3g} mm without contours: slices may be missing"
 
 
-def _swapped(middles: Mapping[str, npt.NDArray[np.float64]]) -> Iterator[str]:
-    """A sentence on every pair of structures whose left one does not lie left (in RAS, x is to the right)."""
+def _note_swapped(middles: Mapping[str, npt.NDArray[np.float64]]) -> Iterator[str]:
+    """Note every pair whose left structure does not lie left of the right one (in RAS, x points right)."""
     for left, middle in middles.items():
         right = f"{left.removesuffix('_L')}_R"
         other = middles.get(right) if left.endswith("_L") else None
@@ -153,7 +153,7 @@ def _of_result(
     known = {organ.name: organ for organ in table.organs}
     names = [row["name"] for row in (*manifest["volumes"], *manifest.get("margins", ()))]
     names = [name for name in names if only in (None, name)]
-    samples = _sampled(out, manifest, [name for name in names if name in known], dose)
+    samples = _measure_samples(out, manifest, [name for name in names if name in known], dose)
     for name in names:
         image = read_nifti(out / "structures" / f"{name}.nii.gz")
         color = (look_of(table, known[name]) if name in known else look_of_target(table))[0]
@@ -161,10 +161,10 @@ def _of_result(
         yield Dosed(name, color, Sampled(dvh(cut_mask(mask), dose), samples.get(name, ())))
 
 
-def _sampled(
+def _measure_samples(
     out: Path, manifest: Mapping[str, Any], names: Sequence[str], dose: Image
 ) -> dict[str, tuple[Dvh, ...]]:
-    """Histograms of structures in all samples that were saved; organs are not cut by tumor."""
+    """Histograms of structures in all saved samples; organs are not cut by tumor."""
     table = label_table(manifest)
     pairs = [name for name in sorted(manifest["files"]) if name.endswith(ANATOMY)]
     if not pairs:
@@ -182,15 +182,15 @@ def _sampled(
 
         def curve(name: str, votes: Votes = votes, grid: Grid = grid) -> Dvh:
             mask = organ_mask(table, table.organ(name), votes)
-            return thinned(dvh(cut_mask(Image(mask.astype(np.uint8), grid)), dose))
+            return thin_dvh(dvh(cut_mask(Image(mask.astype(np.uint8), grid)), dose))
 
-        for name, histogram in zip(names, each(curve, names)):
+        for name, histogram in zip(names, map_threads(curve, names)):
             found[name].append(histogram)
     return {name: tuple(curves) for name, curves in found.items()}
 
 
 def _votes(table: LabelTable, anatomy: Image, whole: Image) -> Votes:
-    """A sample from its two label maps: anatomy alone, and tumor over anatomy."""
+    """A sample from its two label maps: anatomy only, and tumor over anatomy."""
     position = np.zeros(256, np.uint8)
     position[table.indices] = np.arange(table.K)
     states = [(t.index, *TUMOR_STATES[t.name]) for t in table.tumor]
@@ -200,7 +200,7 @@ def _votes(table: LabelTable, anatomy: Image, whole: Image) -> Votes:
 
 
 def _islands(out: Path, manifest: Mapping[str, Any], table: LabelTable, outlined: Image) -> Mask | None:
-    """Voxels that most samples call tumor and the outline does not; None where the shares were not kept."""
+    """Voxels that are tumor in most samples but not in the outline; None if fractions were not kept."""
     files = [f"probabilities/{organ.name}.nii.gz" for organ in table.organs if organ.tumor]
     if not all(name in manifest["files"] for name in files):
         return None
@@ -209,7 +209,7 @@ def _islands(out: Path, manifest: Mapping[str, Any], table: LabelTable, outlined
 
 
 def _box(labels: Image, grid: Grid) -> tuple[slice, slice, slice]:
-    """The part of a grid that holds all labels but background, with two voxels around."""
+    """Box around all labels except background, with two voxels margin."""
     where = np.nonzero(np.asarray(labels.data))
     ends = [(at.min(), at.max()) for at in where] if len(where[0]) else [(0, 0)] * 3
     corners = np.array(np.meshgrid(*ends)).reshape(3, -1).T
@@ -236,7 +236,7 @@ def _reference_frame(manifest: Mapping[str, Any]) -> str:
 
 
 def require_frame(ours: str, dose: Image) -> None:
-    """Dose and structures in one frame of reference, where both tell theirs."""
+    """Refuse dose and structures in different frames of reference, if both are known."""
     theirs = frame_digest(dose.grid.frame)
     if ours and theirs and ours != theirs:
         raise GeometryError(

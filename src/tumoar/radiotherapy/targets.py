@@ -1,4 +1,4 @@
-"""Targets added to a finished result: CTV and PTV on the voxels of its reference image."""
+"""Add CTV and PTV to a finished result, on the voxels of its reference image."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti, write_nifti
-from tumoar.radiotherapy.margins import Margins, grown, grown_within, ventricles
-from tumoar.result.folder import added, read_manifest, write_table
+from tumoar.radiotherapy.margins import Margins, find_ventricles, grow, grow_within
+from tumoar.result.folder import add_files, read_manifest, write_table
 from tumoar.result.masks import label_table, structure_names
 from tumoar.vocabulary.errors import UsageError
 
@@ -22,7 +22,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
-    """Write structures/CTV.nii.gz and PTV.nii.gz and their table; returns its rows."""
+    """Write structures/CTV.nii.gz and PTV.nii.gz and their table; return its rows."""
     manifest = read_manifest(out)
     labels = read_nifti(out / "segmentation.nii.gz")
     grid, table = labels.grid, label_table(manifest)
@@ -31,7 +31,7 @@ def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
     fluid = np.isin(labels.data, [s.index for s in table.structures if s.name == "CSF"])
     targets = grow_targets(target, brain, fluid, grid, margins)
     rows = [row for row, _ in targets]
-    with added(out, manifest, margins=rows) as folder:
+    with add_files(out, manifest, margins=rows) as folder:
         write_table(folder / TABLE, rows)
         (folder / "structures").mkdir()
         for row, mask in targets:
@@ -42,22 +42,22 @@ def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
 def grow_targets(
     target: Mask, brain: Mask, fluid: Mask, grid: Grid, margins: Margins
 ) -> list[tuple[dict[str, Any], Mask]]:
-    """CTV and PTV around a GTV, as far as they are asked for: their row of the table, and their mask."""
+    """Grow the requested CTV and PTV around a GTV; return a table row and a mask for each."""
     targets = []
     if margins.ctv is not None:
-        inside = brain & ~ventricles(brain, fluid, grid.spacing)
-        target = grown_within(target, inside, margins.ctv, grid.spacing)
-        how = f"GTV + {margins.ctv:g} mm in the brain, not across ventricles; falx and tentorium not known"
+        inside = brain & ~find_ventricles(brain, fluid, grid.spacing)
+        target = grow_within(target, inside, margins.ctv, grid.spacing)
+        how = f"GTV + {margins.ctv:g} mm in the brain, not across ventricles; falx and tentorium not modeled"
         targets.append((_row("CTV", margins.ctv, target, grid, how), target))
     if margins.ptv is not None:
-        target = grown(target, margins.ptv, grid.spacing)
+        target = grow(target, margins.ptv, grid.spacing)
         how = f"{'CTV' if margins.ctv is not None else 'GTV'} + {margins.ptv:g} mm"
         targets.append((_row("PTV", margins.ptv, target, grid, how), target))
     return targets
 
 
 def require_margins(names: Sequence[str]) -> None:
-    """Refuse margins of a result without a target, or without the brain that the CTV grows in."""
+    """Refuse margins for a result without GTV, or without the brain in which the CTV grows."""
     lacking = [name for name in ("GTV", "Brain") if name not in names]
     if lacking:
         raise UsageError(

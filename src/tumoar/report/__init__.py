@@ -1,4 +1,4 @@
-"""The report: one HTML page that opens anywhere, offline, and holds all it shows."""
+"""The report: one self-contained HTML page that opens offline."""
 
 from tumoar.report.content import report_data, still_pictures
 from tumoar.report.notebook import notebook_html

@@ -1,4 +1,4 @@
-"""Box plots of scores, structure by structure, as in the paper's figures."""
+"""Box plots of scores per structure, as in the figures of the paper."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ COLORS = ("#3c5fa8", "#e8893f", "#2ca02c")
 
 
 def box_plots(path: Path, sides: Mapping[str, Sequence[Mapping[str, Scores]]]) -> None:
-    """One panel per score, one box per structure and side, the patients as points."""
+    """Draw one panel per score, one box per structure and method, patients as points."""
     names = list(dict.fromkeys(name for side in sides.values() for scores in side for name in scores))
     figure = Figure(figsize=(1.5 + 1.0 * len(names), 6.5), layout="constrained")
     for panel, (key, title) in zip(figure.subplots(len(PANELS), 1), PANELS.items()):
         for number, (side, scores) in enumerate(sides.items()):
             at = np.arange(len(names)) + 0.7 / len(sides) * (number - (len(sides) - 1) / 2)
             values = [np.array([getattr(s[name], key) for s in scores if name in s]) for name in names]
-            finite = [v[np.isfinite(v)] for v in values]  # one side empty: no distance to draw
+            finite = [v[np.isfinite(v)] for v in values]  # one mask empty: no distance
             boxes = panel.boxplot(
                 finite, positions=at, widths=0.56 / len(sides), showfliers=False, patch_artist=True
             )

@@ -1,6 +1,6 @@
-"""What the report shows, as plain values: numbers, texts, volumes and pictures.
+"""Content of the report as plain values: numbers, texts, volumes and pictures.
 
-Nothing here says where a file lay or what it was called: both may hold a patient's name.
+It contains no file or folder names, which may include a patient's name.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from tumoar.geometry.image import Case, Input
-from tumoar.preprocess.quality import Note
 from tumoar.report.face import without_face
 from tumoar.report.intensity import bias_fields, intensity_models
 from tumoar.report.pictures import pictures
-from tumoar.report.volumes import center, contrast_volumes, label_volume, map_volumes, windowed
+from tumoar.report.volumes import apply_windows, center, contrast_volumes, label_volume, map_volumes
+from tumoar.result.folder import status
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import rank
 from tumoar.vocabulary.labels import LabelTable, Organ
+from tumoar.vocabulary.notes import Note
 
 FORMAT = 2
 FROM_MANIFEST = ("version", "model", "threads", "peak_gb", "python", "libraries")
-"""What a manifest adds to a result; the rest of it names files, or stands in the result."""
+"""Members of the manifest that the report shows; the rest names files or is part of the result."""
 
 
 def report_data(
@@ -31,19 +32,19 @@ def report_data(
 ) -> dict[str, Any]:
     """Everything the page shows, as JSON values; volumes are gzipped NIfTI and pictures PNG, in base64.
 
-    Of the manifest it takes what `FROM_MANIFEST` names, the "stamps" of a run that was not the full one, the
-    outlined volumes of the rows under "volumes", and dose curves under "dose", if there are any: a list of
-    {"name", "color", "dose" (Gy), "volume" (%)}, with "low" and "high" (%) for a band, and under "limits" the
-    rows of limits.tsv. Without `keep_face` images are black where they would show a face.
+    From the manifest it takes the members in `FROM_MANIFEST`, the "stamps" of the run, the outlined volumes
+    in the rows under "volumes", optional dose curves under "dose" (a list of {"name", "color", "dose" (Gy),
+    "volume" (%)}, with "low" and "high" (%) for a band) and the rows of limits.tsv under "limits". Without
+    `keep_face`, images are black where they would show a face.
     """
-    grid, legend, images = result.case.grid, _legend(result), windowed(result)
+    grid, legend, images = result.case.grid, _legend(result), apply_windows(result)
     visible = np.ones((len(images), *grid.shape), bool) if keep_face else without_face(result)
     images = [(np.where(seen, image, np.uint8(0)), window) for (image, window), seen in zip(images, visible)]
     return {
         "format": FORMAT,
-        "status": "NEEDS REVIEW" if notes else "OK",
+        "status": status(notes),
         "stamps": [str(stamp) for stamp in manifest.get("stamps", ())],
-        "notes": [{"id": note.id, "text": note.text} for note in notes],
+        "notes": [note.to_dict() for note in notes],
         "grid": {"shape": list(grid.shape), "affine": grid.affine.tolist()},
         "center": grid.world(center(result)).tolist(),
         "whole": not (result.case.valid & ~visible).any(),
@@ -69,7 +70,7 @@ def report_data(
 
 def still_pictures(result: Segmentation) -> list[dict[str, Any]]:
     """Each contrast in three planes, without a face, as PNG in base64."""
-    seen = zip(windowed(result), without_face(result))
+    seen = zip(apply_windows(result), without_face(result))
     images = [(np.where(visible, image, np.uint8(0)), window) for (image, window), visible in seen]
     return pictures(result, images, _legend(result))
 
@@ -82,7 +83,7 @@ def organ_color(table: LabelTable, organ: Organ) -> str:
 
 
 def _legend(result: Segmentation) -> list[dict[str, Any]]:
-    """Labels that occur, tumor first; shown from the start are those that make an organ of few parts."""
+    """Labels that occur, tumor first; labels of organs with few parts are shown initially."""
     table = result.table
     counts = np.bincount(result.labels.ravel(), minlength=256)
     small = {s for o in table.organs if len(o.structures) <= 2 for s in o.structures}
@@ -96,7 +97,7 @@ def _legend(result: Segmentation) -> list[dict[str, Any]]:
 
 
 def _volumes(result: Segmentation, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Outlined volumes are those of the written structures, where the manifest has them."""
+    """Volumes; outlined volumes are those of the written structures if the manifest has them."""
     written = {row["name"]: float(row["outlined_cm3"]) for row in manifest.get("volumes", ())}
     rows = []
     for organ in result.table.organs:
@@ -117,12 +118,12 @@ def _volumes(result: Segmentation, manifest: Mapping[str, Any]) -> list[dict[str
 
 
 def _shown_first(case: Case) -> str:
-    """The channel that stands for the patient among others."""
+    """The contrast that represents the patient in a cohort."""
     return min(case.contrasts, key=lambda contrast: rank(contrast.picture_rank)).name
 
 
 def _registration(given: Input, case: Case) -> dict[str, Any]:
-    """How an input lay, and how far it was moved: at its center in mm, and turned in degrees."""
+    """Geometry of an input, and its motion: translation at its center in mm, rotation in degrees."""
     middle = given.grid.world((np.array(given.grid.shape) - 1) / 2)
     R, t = given.to_reference[:3, :3], given.to_reference[:3, 3]
     return {
@@ -156,12 +157,12 @@ def _convergence(result: Segmentation) -> dict[str, Any]:
 
 
 def _finite(figures: Mapping[str, float]) -> dict[str, float]:
-    """JSON has no other numbers."""
+    """Finite figures only, because JSON has no others."""
     return {name: float(value) for name, value in figures.items() if np.isfinite(value)}
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} as {"a.b": 1}; a text that could be a path is left out."""
+    """Flatten {"a": {"b": 1}} to {"a.b": 1}; texts that could be paths are omitted."""
     out: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

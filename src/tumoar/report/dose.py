@@ -1,4 +1,4 @@
-"""Dose-volume curves: for the page, and as pictures."""
+"""Dose-volume curves for the report and as image files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POINTS = 201
 
 
 def curve(name: str, color: str, found: Sampled, top: float) -> dict[str, Any]:
-    """What the report draws: percent of the volume against Gy, with a band where there are samples."""
+    """Curve for the report: percentage of the volume over Gy, with a band if there are samples."""
     doses = np.linspace(0, top, POINTS)
     out: dict[str, Any] = {
         "name": name,
@@ -34,7 +34,7 @@ def curve(name: str, color: str, found: Sampled, top: float) -> dict[str, Any]:
 def picture(
     paths: Sequence[Path], curves: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Cumulative histograms, solid; bands of 90 % as shades; references of the same name broken."""
+    """Draw cumulative histograms as solid lines, 90 % bands shaded, references dashed."""
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
     colors = {c["name"]: c["color"] for c in curves}
@@ -51,6 +51,6 @@ def picture(
     if curves or references:
         axes.legend(fontsize=8, ncol=2)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # signs that the font lacks are drawn as boxes
+        warnings.simplefilter("ignore")  # missing glyphs are drawn as boxes
         for path in paths:
             figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)

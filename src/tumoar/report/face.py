@@ -1,7 +1,7 @@
-"""What of the images a report shows: brain, eyes and optic nerves with what surrounds them, no face.
+"""Remove the face from the images of a report; brain, eyes and optic nerves with their surroundings stay.
 
-A rendering of a whole head at 1 mm shows a person. Skin, nose, lips, ears and lids lie outside of what is
-shown; of the eye sockets only what is behind the front of the eyes, and the eyes themselves, are inside.
+A rendering of a whole head at 1 mm can identify a person. Skin, nose, lips, ears and eyelids are removed; of
+the orbits, only the eyes and what lies behind their front stay.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tumoar.result.segmentation import Segmentation
 
 Mask = npt.NDArray[np.bool_]
 
-AROUND_BRAIN = 8.0  # mm: meninges and most of the skull; skin lies farther out
-IN_FRONT = 4.0  # mm, in front of the middle of the eyes
+AROUND_BRAIN = 8.0  # mm: meninges and most of the skull, not the skin
+IN_FRONT = 4.0  # mm, in front of the center of the eyes
 AROUND_ORBIT = 6.0  # mm: fat and muscles around eyes and nerves
 BEYOND = 0.1
-"""An image with less outside of what is shown than this part of it is stripped already."""
+"""An image with less than this fraction outside the shown region is already stripped."""
 
 
 def shown(result: Segmentation) -> Mask:
-    """(X, Y, Z) what a report shows of whole heads."""
+    """(X, Y, Z) region of whole heads that a report shows."""
     spacing = tuple(result.case.grid.spacing.tolist())
     brain = result.table.in_brain[result.votes.l] | (result.votes.z == 1) | _atlas_brain(result)
     eyes = _structures(result, "eye tissue", "eye fluid")
@@ -38,7 +38,7 @@ def shown(result: Segmentation) -> Mask:
 
 
 def without_face(result: Segmentation) -> Mask:
-    """(N, X, Y, Z) what a report shows of each image: all of those that are stripped already."""
+    """(N, X, Y, Z) region of each image that a report shows: everything if it is already stripped."""
     mask = shown(result)
     bare = [result.case.skull_stripped and _is_bare(valid, mask) for valid in result.case.valid]
     return np.stack([np.ones_like(mask) if whole else mask for whole in bare])
@@ -49,7 +49,7 @@ def _is_bare(valid: Mask, mask: Mask) -> bool:
 
 
 def _atlas_brain(result: Segmentation) -> Mask:
-    """Where the placed atlas has brain: what the fit has missed of it stays to be seen."""
+    """Brain of the placed atlas, so that parts the fit missed remain visible."""
     placed = result.fit.placed
     alpha = merge_labels(placed.atlas.alpha, placed.atlas.labels.in_brain.astype(int))
     prior = rasterize(placed.reference, placed.tetrahedra, alpha, placed.shape, 0)[..., 1]
@@ -62,7 +62,7 @@ def _structures(result: Segmentation, *endings: str) -> Mask:
 
 
 def _in_front(result: Segmentation, eyes: Mask) -> Mask:
-    """(X, Y, Z) what lies farther to the front than the middle of the eyes."""
+    """(X, Y, Z) region in front of the center of the eyes."""
     grid = result.case.grid
     front = np.linalg.inv(grid.affine[:3, :3]) @ result.placement.matrix[:3, 1]
     front /= np.linalg.norm(front)

@@ -1,4 +1,4 @@
-"""The page of a cohort: who is done, volumes side by side, and a picture of everybody."""
+"""The page of a cohort: states, volumes side by side, and a picture of every subject."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tumoar.vocabulary.contrasts import default_contrasts, rank
 from tumoar.vocabulary.errors import UnreadableFileError
 
 HEIGHT = 132
-"""Pixels of a thumbnail, drawn at twice that on fine screens."""
+"""Height of a thumbnail in pixels; doubled for high-resolution screens."""
 QUALITY = 78
 LARGEST = 8192
-"""Pixels of a side of a picture that is read."""
+"""Maximum side of a picture in pixels."""
 MOST = 100
-"""Pictures of a report that are read."""
+"""Maximum number of pictures read from a report."""
 _WIDTH, _ROW, _LEFT, _RIGHT = 560, 34, 8, 8
 
 
 def thumbnails(page: str) -> list[dict[str, str]]:
-    """Small pictures in three planes, of the contrast that shows most, from a subject's report."""
+    """Small pictures in three planes from a subject's report, of the most informative contrast."""
     try:
         data = read_data(page)
         pictures = data["pictures"]
@@ -46,7 +46,7 @@ def thumbnails(page: str) -> list[dict[str, str]]:
 
 
 def render_group(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], version: str) -> str:
-    """One HTML page without any reference to the outside but to the reports beside it."""
+    """Render one self-contained HTML page that links only to the reports next to it."""
     from markupsafe import Markup
 
     organs = list(dict.fromkeys(name for row in rows for name in row["volumes"]))
@@ -69,7 +69,7 @@ def render_group(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], v
 
 
 def _box(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Box over quartiles, whiskers to the last within 1.5 times its width, everybody a dot that is a link."""
+    """Box plot with whiskers at 1.5 times the interquartile range; every subject is a linked dot."""
     have = [(row, float(row["volumes"][name]["outlined_cm3"])) for row in rows if name in row["volumes"]]
     values = np.array([value for _, value in have])
     low, middle, high = np.percentile(values, [25, 50, 75])
@@ -88,7 +88,7 @@ def _box(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ]
     for number, (row, value) in enumerate(have):
         odd = any(item["name"] == name for item in row["unusual"])
-        shift = 6 * ((number * 0.618034) % 1 - 0.5)  # spread out, the same way each time
+        shift = 6 * ((number * 0.618034) % 1 - 0.5)  # jitter, reproducible
         parts.append(
             f'<a href="#{escape(row["name"])}"><circle class="{"odd" if odd else ""}" cx="{px(value):.1f}" '
             f'cy="{y + shift:.1f}" r="3"/><title>{escape(row["name"])}: {value:.2f} cm³</title></a>'
@@ -108,7 +108,7 @@ def _small(png: str) -> str:
         packed = Image.open(BytesIO(b64decode(png)), formats=["PNG"])
     except Image.DecompressionBombError as error:
         raise ValueError("picture too large") from error
-    if max(packed.size) > LARGEST:  # before it is unpacked
+    if max(packed.size) > LARGEST:  # before decompression
         raise ValueError("picture too large")
     picture = packed.convert("RGB")
     height = 2 * HEIGHT

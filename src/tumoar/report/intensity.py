@@ -1,4 +1,4 @@
-"""The fitted intensity model for the eye: histograms, Gaussians, constraints, bias fields."""
+"""The fitted intensity model for display: histograms, Gaussians, constraints, bias fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tumoar.geometry.image import HOUNSFIELD_UNIT
 from tumoar.model.bias import field
 from tumoar.model.gmm import Theta
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.report.pictures import diverging, plane
 from tumoar.report.volumes import brain, center, unit
 from tumoar.result.segmentation import Segmentation
@@ -20,13 +20,13 @@ from tumoar.vocabulary.labels import LabelTable
 
 BINS = 120
 LEAST_SHARE = 0.001
-"""Of the brain: mixtures below it are not drawn."""
+"""Fraction of the brain below which mixtures are not drawn."""
 
 
 def intensity_models(result: Segmentation) -> list[dict[str, Any]]:
-    """For each contrast the histogram of the brain without its bias field, and the mixtures of θ there.
+    """Histogram of the bias-corrected brain and the mixtures of θ, for each contrast.
 
-    A mixture weighs what the vote gives it, so that the curves of all together should follow the histogram.
+    Mixtures are weighted by the votes, so that their sum should follow the histogram.
     """
     table, theta, case = result.table, result.theta, result.case
     where = brain(result) & case.valid.all(0)
@@ -54,9 +54,9 @@ def intensity_models(result: Segmentation) -> list[dict[str, Any]]:
 
 
 def bias_fields(result: Segmentation, visible: npt.NDArray[np.bool_]) -> list[dict[str, Any]]:
-    """By what factor each MR contrast is brighter or darker: an axial picture, and the range in the brain.
+    """Multiplicative bias field of each MR contrast: an axial picture, and the range in the brain.
 
-    The field is known up to a constant; it is shown around its median in the brain, where `visible`
+    The field is known up to a constant; it is shown relative to its median in the brain, where `visible`
     (N, X, Y, Z).
     """
     inside, at = brain(result), center(result)
@@ -76,7 +76,7 @@ def bias_fields(result: Segmentation, visible: npt.NDArray[np.bool_]) -> list[di
         }
 
     known = [n for n, c in enumerate(result.case.contrasts) if c.bias_field and inside.any()]
-    return each(one, known)
+    return map_threads(one, known)
 
 
 def _bias(theta: Theta, n: int, shape: tuple[int, ...]) -> npt.NDArray[np.floating]:
@@ -118,7 +118,7 @@ def _color(table: LabelTable, x: int) -> str:
 
 
 def _constraint(table: LabelTable, theta: Theta, c: MeanConstraint, n: int, scale: float) -> dict[str, Any]:
-    """A bound on a mean of this contrast: where it lies, and where the mean is."""
+    """A bound on a mean of this contrast, and the mean."""
     refs = np.concatenate([theta.mu[table.component_slice(table.x_named(ref)), n] for ref in c.refs])
     own = theta.mu[table.component_slice(table.x_named(c.gmm)), n]
     own = own if c.component is None else own[[c.component]]

@@ -1,13 +1,13 @@
-"""A result as a notebook shows it: status, slices in three planes, volumes, notes."""
+"""HTML of a result for notebooks: status, slices in three planes, volumes, notes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tumoar.preprocess.quality import Note
 from tumoar.report.page import environment
 from tumoar.result.segmentation import Volume
+from tumoar.vocabulary.notes import Note
 
 SHOWN_FIRST = ("T1c", "FLAIR", "T2", "T1", "CT")
 MOST_NOTES = 8
@@ -44,7 +44,7 @@ def notebook_html(
     notes: Sequence[Note],
     pictures: Sequence[Mapping[str, Any]],
 ) -> str:
-    """HTML of a result, every text escaped; of `pictures` those of one contrast are shown."""
+    """HTML of a result with all text escaped; only the pictures of one contrast are shown."""
     names = list(dict.fromkeys(row["contrast"] for row in pictures))
     first = next((name for name in SHOWN_FIRST if name in names), names[0] if names else None)
     rows = [(name, f"{volume.outlined:.2f}", spread_text(volume)) for name, volume in volumes.items()]
@@ -66,6 +66,6 @@ def notebook_html(
 
 
 def spread_text(volume: Volume) -> str:
-    """The spread of the samples; nothing for a margin."""
+    """Spread of the samples; empty for a margin."""
     low, high = volume.central
     return "" if low != low else f"{low:.2f}–{high:.2f}"

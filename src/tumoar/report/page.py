@@ -1,4 +1,4 @@
-"""From the report's data to its page, and back."""
+"""Render the report from its data, and read the data back."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import numpy as np
 from tumoar.io.files import read_text
 from tumoar.report.content import FORMAT
 from tumoar.report.plots import Line, Mark, Span, plot
-from tumoar.report.schema import fault
+from tumoar.report.schema import find_fault
 from tumoar.vocabulary.errors import UnreadableFileError
+from tumoar.vocabulary.notes import Note
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -29,7 +30,7 @@ _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', 
 
 
 def environment() -> Environment:
-    """Where templates come from; whatever they are given is escaped, and nothing may be missing."""
+    """Jinja environment that escapes all values and refuses missing ones."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -42,11 +43,11 @@ def environment() -> Environment:
 
 
 def render(data: dict[str, Any]) -> str:
-    """One HTML page without any reference to the outside; it carries its data."""
+    """Render one self-contained HTML page, which includes its data."""
     from markupsafe import Markup
 
     viewer = gzip.decompress(files("tumoar").joinpath("data", "vendor", VIEWER).read_bytes()).decode()
-    # Within a script "<" could begin the tag that ends it.
+    # Inside a script, "<" could start its closing tag.
     packed = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     plots = {
         "intensity": [Markup(_intensity(row)) for row in data["intensity"]],
@@ -55,15 +56,18 @@ def render(data: dict[str, Any]) -> str:
         "dose": Markup(_dose(data["dose"])),
     }
     page = environment().get_template("page.html")
-    return page.render(d=data, plots=plots, data=Markup(packed), viewer=Markup(viewer))
+    notes = [Note.from_dict(row) for row in data["notes"]]
+    return page.render(d=data, notes=notes, plots=plots, data=Markup(packed), viewer=Markup(viewer))
 
 
 def read_data(html: str) -> dict[str, Any]:
-    """The data that a page carries; whatever is damaged is refused."""
+    """Read the data of a page; damaged data are refused."""
     found = _DATA.search(html)
     if found is None:
         raise UnreadableFileError(
-            "report", "this page is no report: it carries no data", do="segment again, or restore the page"
+            "report",
+            "this page is not a report: it contains no data",
+            do="segment again, or restore the page",
         )
     try:
         data = json.loads(found[1], parse_constant=_no_number)
@@ -76,18 +80,18 @@ def read_data(html: str) -> dict[str, Any]:
     if data.get("format") != FORMAT:
         raise UnreadableFileError(
             "report",
-            "the report's data is of another format",
+            "the report's data have another format",
             found=data["format"] if isinstance(data.get("format"), int) else "no number",
             do=f"use the version of tumoar that wrote it, or segment again (this one reads {FORMAT})",
         )
-    why = fault(data)
+    why = find_fault(data)
     if why is not None:
         raise _damaged(why)
     return data
 
 
 def read_page(path: Path) -> dict[str, Any]:
-    """The data of a page on disk."""
+    """Read the data of a page on disk."""
     return read_data(read_text(path, "the report", MOST_PAGE))
 
 
@@ -98,11 +102,11 @@ def _damaged(found: str) -> UnreadableFileError:
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _intensity(row: dict[str, Any]) -> str:
-    """Histogram, mixtures, their sum, and the bounds on means."""
+    """Plot of histogram, mixtures, their sum, and the bounds on means."""
     low, high = row["edges"]
     density = np.array(row["density"])
     edges = np.linspace(low, high, len(density) + 1)
@@ -132,7 +136,7 @@ def _normal(x: np.ndarray, weight: float, mean: float, sd: float) -> np.ndarray:
 
 
 def _objective(convergence: dict[str, Any]) -> str:
-    """Level by level, because objectives of different voxels do not compare; the steep start is cut off."""
+    """Plot per level: objectives on different voxels are not comparable; the steep start is cut off."""
     steps = convergence["objective"]
     values = np.array([s["value"] for s in steps])
     lines, spans, start = [], [], 0

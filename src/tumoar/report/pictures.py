@@ -1,4 +1,4 @@
-"""Still pictures in three planes, seen as radiologists do: from the feet, the front and the left."""
+"""Pictures in three planes in radiological convention: from below, the front and the left."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Array = npt.NDArray[Any]
 ZOOM = 2
 """Pixels per voxel: an outline takes one pixel."""
 SHADE = 0.55
-"""Pixels beside an outline are darkened by this factor, so that a white one shows on bright tumor."""
+"""Factor that darkens pixels next to an outline, so that it is visible on bright tumor."""
 DIVERGING = ((5, 247, 103), (48, 247, 0), (97, 247, 31))
-"""Red, green and blue of −1, 0 and 1: from dark blue over white to dark red."""
+"""RGB of −1, 0 and 1: dark blue, white, dark red."""
 PLANES = (("axial", 2), ("coronal", 1), ("sagittal", 0))
 
 
 def plane(volume: Array, axis: int, at: int) -> Array:
-    """(rows, columns, …) of a slice with up or front at the top; patient's right, or front, on the left."""
+    """(rows, columns, …) of a slice; up or front is at the top, the patient's right or front on the left."""
     return np.swapaxes(np.take(volume, at, axis), 0, 1)[::-1, ::-1]
 
 
 def pictures(
     result: Segmentation, images: list[Windowed], legend: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Each contrast in three planes, with the outlines of what the legend shows from the start."""
+    """Each contrast in three planes, with outlines of the labels shown initially."""
     shown = [row for row in legend if row["shown"]]
     at, colors = center(result), _colors(shown)
     labels = np.where(np.isin(result.labels, [row["index"] for row in shown]), result.labels, 0)
@@ -51,7 +51,7 @@ def pictures(
 
 
 def outlines(labels: Array) -> npt.NDArray[np.bool_]:
-    """Pixels of a label next to another label."""
+    """Pixels with a different label next to them."""
     edge = np.zeros(labels.shape, bool)
     for axis in (0, 1):
         for step in (1, -1):
@@ -60,7 +60,7 @@ def outlines(labels: Array) -> npt.NDArray[np.bool_]:
 
 
 def diverging(values: Array) -> str:
-    """A PNG of values from −1 to 1, clear where there are none."""
+    """PNG of values from −1 to 1, transparent where undefined."""
     known = np.isfinite(values)
     shares = np.nan_to_num(values)
     colors = [np.interp(shares, (-1, 0, 1), channel) for channel in DIVERGING]
@@ -79,7 +79,7 @@ def _zoomed(image: Array) -> Array:
 
 
 def _colors(shown: list[dict[str, Any]]) -> Array:
-    """(256, 3) by label; black for what has no outline."""
+    """(256, 3) color by label; black without outline."""
     colors = np.zeros((256, 3), np.uint8)
     for row in shown:
         colors[row["index"]] = list(bytes.fromhex(row["color"][1:]))

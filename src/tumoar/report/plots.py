@@ -1,4 +1,4 @@
-"""Small line plots as SVG: text stays text, and colors follow the page from light to dark."""
+"""Small line plots as SVG, with selectable text and colors that follow the light or dark page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 40
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, with its name at its peak if it has one; `kind` is a class of the style sheet."""
+    """A curve, with an optional name at its peak; `kind` is a CSS class."""
 
     x: Sequence[float] | Array
     y: Sequence[float] | Array
@@ -28,7 +28,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """A bound on the x axis, and the side where values may lie: 1 is right, −1 left, 0 both."""
+    """A bound on the x axis and the allowed side: 1 right, −1 left, 0 both."""
 
     x: float
     color: str | None = None
@@ -54,7 +54,7 @@ def plot(
     spans: Sequence[Span] = (),
     y_range: tuple[float, float] | None = None,
 ) -> str:
-    """SVG of curves over named axes."""
+    """SVG of curves with labeled axes."""
     xs = np.concatenate([np.asarray(line.x, float) for line in lines])
     ys = np.concatenate([np.asarray(line.y, float) for line in lines])
     x_low, x_high = _wide(xs.min(), xs.max())
@@ -115,7 +115,7 @@ def _path(line: Line, x: Array, y: Array) -> str:
 
 
 def _apart(peaks: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
-    """Where to write the names of peaks: above each, and above the names that are there already."""
+    """Positions for the names of peaks: above each peak, and above names already placed."""
     out: list[tuple[float, float, str]] = []
     for x, y, text in sorted(peaks, key=lambda peak: -peak[1]):
         half = 3.2 * len(text)
@@ -127,7 +127,7 @@ def _apart(peaks: list[tuple[float, float, str]]) -> list[tuple[float, float, st
 
 
 def _marker(x: float, floor: int, mark: Mark) -> str:
-    """A dashed line, and a triangle towards what is allowed."""
+    """A dashed line with a triangle toward the allowed side."""
     style, tip = _style(mark.color), x + 7 * mark.side
     line = f'<line class="mark"{style} x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{floor}"/>'
     triangle = f'<path class="tip"{style} d="M{x:.1f},{TOP} L{tip:.1f},{TOP + 4} L{x:.1f},{TOP + 8} Z"/>'
@@ -139,7 +139,7 @@ def _style(color: str | None) -> str:
 
 
 def _wide(low: float, high: float) -> tuple[float, float]:
-    """A range that is not empty."""
+    """A nonempty range."""
     return (float(low), float(high)) if high > low else (float(low) - 0.5, float(high) + 0.5)
 
 

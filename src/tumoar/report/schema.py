@@ -1,8 +1,8 @@
-"""What the data of a report must look like before a page is made of it again.
+"""Schema of the data of a report, checked before a page is rendered again.
 
-A page can be edited, cut or damaged on its way. Whatever passes here can be drawn: numbers are finite and
-within reason, series are as long as each other, volumes and pictures can be unpacked and are not larger than
-they should be. Keys that are not named here are left alone.
+A page may have been edited, truncated or damaged. Data that pass can be drawn: numbers are finite and
+plausible, series have equal lengths, volumes and pictures can be decompressed and are not too large. Unknown
+keys are ignored.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from pydantic import (
     model_validator,
 )
 
+from tumoar.vocabulary.notes import Level
+
 MOST_BYTES = 400 * 1024**2  # of an unpacked volume
 MOST_PIXELS = 20_000_000
 
@@ -39,7 +41,7 @@ Named = dict[Text, Number]
 
 
 def _volume(text: str) -> str:
-    """Base64 of a gzip stream that ends well, and not after more than a volume can be."""
+    """Base64 of a complete gzip stream of limited size."""
     unpack = zlib.decompressobj(wbits=31)
     size, rest = 0, b64decode(text, validate=True)
     try:
@@ -51,7 +53,7 @@ def _volume(text: str) -> str:
     except zlib.error as error:
         raise ValueError("not a gzip stream") from error
     if not unpack.eof:
-        raise ValueError("a gzip stream that is cut")
+        raise ValueError("a truncated gzip stream")
     return text
 
 
@@ -81,6 +83,9 @@ class _Part(BaseModel):
 class _Note(_Part):
     id: Text
     text: Text
+    level: Level = "review"  # pages of older versions have only id and text
+    action: Text = ""
+    where: Text = ""
 
 
 class _Grid(_Part):
@@ -246,8 +251,8 @@ class _Data(_Part):
 _DATA = TypeAdapter(_Data)
 
 
-def fault(data: Any) -> str | None:
-    """Where data are not those of a report, and why, without a word of what they say; None if they are."""
+def find_fault(data: Any) -> str | None:
+    """Location and reason of the first invalid value, without quoting it; None if the data are valid."""
     try:
         _DATA.validate_python(data)
     except ValidationError as error:

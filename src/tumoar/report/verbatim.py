@@ -1,12 +1,12 @@
-"""Names as text of a plot: whatever they hold, it is shown and not interpreted."""
+"""Escape names for plots, so that they are shown and not interpreted."""
 
 from __future__ import annotations
 
 
 def verbatim(name: str) -> str:
-    """A name for a tick, a title or a legend of matplotlib.
+    """Escape a name for a tick, title or legend of matplotlib.
 
-    Dollar signs would begin a formula, and a legend leaves out what begins with an underscore.
+    Dollar signs would start a formula, and legends skip names that start with an underscore.
     """
     text = name.replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text

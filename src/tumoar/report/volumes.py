@@ -1,4 +1,4 @@
-"""Volumes for the viewer: bytes on the case's grid, small enough to travel inside a page."""
+"""Volumes for the viewer: bytes on the grid of the case, small enough for a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import HOUNSFIELD_UNIT, Grid
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import Contrast
 
@@ -20,31 +20,31 @@ Field = npt.NDArray[np.floating]
 Windowed = tuple[Bytes, tuple[float, float]]
 
 BUDGET = 15e6
-"""Bytes of all contrasts together, compressed: a page of them stays below 25 MB."""
+"""Compressed bytes of all contrasts together, to keep pages below 25 MB."""
 GRAY_LEVELS = (256, 128, 64, 32, 16)
 PERCENTILES = (0.5, 99.5)
-CT_WINDOW = (-100.0, 200.0)  # HU: soft tissue; what fits bone shows nothing of the brain
+CT_WINDOW = (-100.0, 200.0)  # HU: soft tissue; a bone window would not show the brain
 AIR = 0.1
-"""MR below this part of the brain's median is air."""
+"""MR below this fraction of the median of the brain is air."""
 
 
 def intensities(D: Field, contrast: Contrast) -> Field:
-    """From what the model sees back to MR intensities, or Hounsfield units; NaN where there are none."""
+    """MR intensities or Hounsfield units from the data of the model; NaN where undefined."""
     return np.exp(D) if contrast.is_mr else D * np.float32(HOUNSFIELD_UNIT)
 
 
 def unit(contrast: Contrast) -> str:
-    """Of an axis of `Case.D`, in words."""
+    """Unit of a channel of `Case.D`."""
     return "log intensity" if contrast.is_mr else "HU"
 
 
 def brain(result: Segmentation) -> npt.NDArray[np.bool_]:
-    """(X, Y, Z) where the vote sees brain, whether or not tumor covers it."""
+    """(X, Y, Z) mask of the brain by vote, whether or not tumor covers it."""
     return result.table.in_brain[result.votes.l]
 
 
 def center(result: Segmentation) -> npt.NDArray[np.int64]:
-    """(3,) the voxel to look at first: in the middle of the tumor core, of tumor, of the brain, or of all."""
+    """(3,) initial voxel: center of the tumor core, else of the tumor, the brain, or the image."""
     for mask in (result.votes.y == 1, result.votes.z == 1, brain(result)):
         if mask.any():
             inside = np.argwhere(mask)
@@ -53,8 +53,8 @@ def center(result: Segmentation) -> npt.NDArray[np.int64]:
     return np.array(result.case.grid.shape) // 2
 
 
-def windowed(result: Segmentation) -> list[Windowed]:
-    """Each contrast as bytes from black to white, and the intensities that these stand for."""
+def apply_windows(result: Segmentation) -> list[Windowed]:
+    """Each contrast as bytes from black to white, and the corresponding intensities."""
     inside = brain(result)
 
     def one(n: int) -> Windowed:
@@ -68,13 +68,13 @@ def windowed(result: Segmentation) -> list[Windowed]:
         scaled = np.clip((values - low) / max(high - low, 1e-12), 0, 1)
         return np.rint(255 * np.nan_to_num(scaled)).astype(np.uint8), (low, high)
 
-    return each(one, range(len(result.case.contrasts)))
+    return map_threads(one, range(len(result.case.contrasts)))
 
 
 def contrast_volumes(result: Segmentation, images: list[Windowed]) -> list[dict[str, Any]]:
-    """The contrasts, with as many levels of gray as the page can carry."""
+    """The contrasts, with as many gray levels as fit into the page."""
     for levels in GRAY_LEVELS:
-        packed = each(_with_levels(levels, result.case.grid), [image for image, _ in images])
+        packed = map_threads(_with_levels(levels, result.case.grid), [image for image, _ in images])
         if sum(map(len, packed)) <= BUDGET * 4 / 3:
             break
     return [
@@ -94,7 +94,7 @@ def label_volume(result: Segmentation) -> str:
 
 
 def map_volumes(result: Segmentation, colors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Vote fractions of each organ (255 is certain) and entropy (255 is the value of `top`, in nats)."""
+    """Vote fractions of each organ (255 is 1) and entropy (255 is `top`, in nats)."""
     grid = result.case.grid
 
     def row(name: str) -> dict[str, Any] | None:
@@ -104,7 +104,7 @@ def map_volumes(result: Segmentation, colors: Mapping[str, str]) -> list[dict[st
         nifti = pack(np.rint(255 * probability).astype(np.uint8), grid)
         return {"name": name, "color": colors[name], "top": 1.0, "nifti": nifti}
 
-    rows = each(row, [organ.name for organ in result.table.organs])
+    rows = map_threads(row, [organ.name for organ in result.table.organs])
     entropy = result.entropy()
     top = max(float(entropy.max()), 1e-6)
     nifti = pack(np.rint(255 / top * entropy).astype(np.uint8), grid)
@@ -112,7 +112,7 @@ def map_volumes(result: Segmentation, colors: Mapping[str, str]) -> list[dict[st
 
 
 def pack(volume: Bytes, grid: Grid, intent: str = "none") -> str:
-    """Gzipped NIfTI in base64: the same bytes for the same volume."""
+    """Gzipped NIfTI in base64, reproducible to the byte."""
     import nibabel as nib
 
     image = nib.Nifti1Image(volume, grid.affine)

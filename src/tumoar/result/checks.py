@@ -1,12 +1,11 @@
-"""What a reviewer must know about a result: small checks, each with its sentence.
+"""Quality checks of a result.
 
-Checks before sampling refuse what cannot give a result; checks after it flag what looks doubtful. A result
-with any flag NEEDS REVIEW; being flagged does not mean being wrong, nor the reverse.
+Checks before sampling refuse images that cannot give a result; checks after sampling note what looks
+doubtful. A result with such a note NEEDS REVIEW. A note does not mean that a result is wrong, and no note
+does not mean that it is right.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +18,20 @@ from tumoar.numerics.autocorrelation import effective_size
 from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.placement.tissue_order import WORDS
-from tumoar.preprocess.quality import MOST_UNUSABLE, Note
+from tumoar.preprocess.quality import MOST_UNUSABLE
 from tumoar.result.scores import dice
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import core_is_identifiable
 from tumoar.vocabulary.errors import ChannelError
 from tumoar.vocabulary.labels import TUMOR_STATES
+from tumoar.vocabulary.notes import Note
 
 Mask = npt.NDArray[np.bool_]
 
-LEAST_TUMOR = 1.0  # cm³: below, no tumor was found
-LEAST_APART = 0.5  # cm³: what is left out of the outlines and should be looked at
+LEAST_TUMOR = 1.0  # cm³: less counts as no tumor
+LEAST_APART = 0.5  # cm³: omitted from the outlines, but worth a look
 LARGEST_TUMOR = 0.5  # of the brain
-NOT_SEEN, PARTLY_SEEN = 0.5, 0.95  # share of an organ in voxels with data
+NOT_SEEN, PARTLY_SEEN = 0.5, 0.95  # fraction of an organ in voxels with data
 LARGEST_DRIFT = 0.05  # of a volume, from the first to the second half of the samples
 FEWEST_EFFECTIVE = 10.0  # independent samples
 LEAST_AGREEMENT = 0.9  # Dice between chains
@@ -40,7 +40,7 @@ CLEARLY = 0.05  # in log intensity: gray and white matter may come close
 
 
 def check_coverage(case: Case, placed: Placed) -> None:
-    """B24: every contrast has a value in nearly all of the brain, its rim aside (stripping tools differ)."""
+    """B24: require values in nearly all of the brain, except its rim (stripping tools differ)."""
     atlas = placed.atlas
     brain = merge_labels(
         atlas.alpha, atlas.labels.in_brain.astype(int)
@@ -58,15 +58,15 @@ def check_coverage(case: Case, placed: Placed) -> None:
 
 
 def review(result: Segmentation) -> tuple[Note, ...]:
-    """All flags of a result, with those of its images."""
-    notes = [Note(*text.split(" ", 1)) for text in _coded(result.case.notes + result.placement.notes)]
+    """All notes on a result, including those on its images."""
+    notes = [*result.case.notes, *result.placement.notes]
     for check in (_unseen, _tumor, _contrasts, _sides, _chain, _agreement):
         notes += check(result)
-    return tuple(sorted(notes, key=lambda note: note.id != SWAPPED))  # which puts all others in doubt
+    return tuple(sorted(notes, key=lambda note: note.id != SWAPPED))  # it puts all others in doubt
 
 
-def seen(result: Segmentation) -> dict[str, float]:
-    """Share of each organ, as the fitted atlas has it, that lies in voxels with data."""
+def visible_fractions(result: Segmentation) -> dict[str, float]:
+    """Fraction of each organ of the fitted atlas that lies in voxels with data."""
     placed, nodes = result.fit.placed, result.fit.nodes
     corners = nodes[placed.tetrahedra]
     volume = tetra.volumes(nodes, placed.tetrahedra)
@@ -83,24 +83,17 @@ def seen(result: Segmentation) -> dict[str, float]:
     return out
 
 
-def _coded(texts: tuple[str, ...]) -> Iterator[str]:
-    """Notes as 'B20 sentence', wherever their code stands ('T1c: B20 sentence')."""
-    for text in texts:
-        prefix, colon, rest = text.partition(": ")
-        code, _, sentence = rest.partition(" ")
-        yield f"{code} {prefix}: {sentence}" if colon and code[:1] == "B" and code[1:].isdigit() else text
-
-
 def _unseen(result: Segmentation) -> list[Note]:
     if result.case.skull_stripped:
         gone = [o.name for o in result.table.organs if o.structures and not _in_brain(result, o.structures)]
-        return [Note("B40", f"skull-stripped images: {', '.join(gone)} cannot be seen")]
+        return [Note("B40", f"skull-stripped images do not show {', '.join(gone)}")]
     notes = []
-    for organ, share in seen(result).items():
+    for organ, share in visible_fractions(result).items():
         if share < NOT_SEEN:
-            notes.append(Note("B37", f"{organ} NOT SEEN: {1 - share:.0%} of it lies outside the images"))
+            notes.append(Note("B37", f"NOT SEEN, {1 - share:.0%} of it lies outside the images", where=organ))
         elif share < PARTLY_SEEN:
-            notes.append(Note("B37", f"{organ} seen in part: {1 - share:.0%} of it lies outside the images"))
+            text = f"seen in part, {1 - share:.0%} of it lies outside the images"
+            notes.append(Note("B37", text, where=organ))
     return notes
 
 
@@ -119,7 +112,7 @@ def _tumor(result: Segmentation) -> list[Note]:
     if apart >= LEAST_APART:
         notes.append(Note("apart", f"{apart:.1f} cm³ in small parts apart from the tumor are not outlined"))
     if not core_is_identifiable(result.case.contrasts):
-        notes.append(Note("B42", "core NOT IDENTIFIABLE without a T1c: only the whole tumor means anything"))
+        notes.append(Note("B42", "core NOT IDENTIFIABLE without a T1c", action="use the whole tumor only"))
     if whole > LARGEST_TUMOR * brain:
         notes.append(Note("B44", f"tumor fills {whole / brain:.0%} of the brain"))
     faces = [np.take(votes.z, end, axis) for axis in range(3) for end in (0, -1)]
@@ -129,7 +122,7 @@ def _tumor(result: Segmentation) -> list[Note]:
 
 
 def _contrasts(result: Segmentation) -> list[Note]:
-    """A contrast whose fitted tissues are in the wrong order is probably not what its name says."""
+    """Note contrasts whose fitted tissue intensities are in the wrong order for their name."""
     notes = []
     table, theta = result.table, result.fit.theta
     few = result.fit.labels
@@ -140,31 +133,31 @@ def _contrasts(result: Segmentation) -> list[Note]:
 
     for channel, contrast in enumerate(result.case.contrasts):
         wrong = [
-            f"{WORDS[order.tissue]} is brighter than {WORDS[order.than]} in the image given as "
-            f"{contrast.name}: is it really a {contrast.name}?"
+            f"{WORDS[order.tissue]} is brighter than {WORDS[order.than]}"
             for order in contrast.darker
             if table.has_gmm(order.tissue)
             and table.has_gmm(order.than)
             and mean(order.tissue, channel) > mean(order.than, channel) + CLEARLY
         ]
-        notes += [Note("B27", text) for text in wrong[:1]]
+        action = f"check that the image is a {contrast.name}"
+        notes += [Note("B27", text, action=action, where=contrast.name) for text in wrong[:1]]
     return notes
 
 
 def _sides(result: Segmentation) -> list[Note]:
-    """Left organs lie left of their partners: voxels run from left to right along the first axis."""
+    """Note left organs that do not lie left of their partners; the first axis runs from left to right."""
     table, l = result.table, result.votes.l
     notes = []
     for s in table.structures:
         if s.side == "left" and s.mirror:
             places = [np.flatnonzero((l == table.l(name)).any((1, 2))) for name in (s.name, s.mirror)]
             if all(len(p) for p in places) and places[0].mean() >= places[1].mean():
-                notes.append(Note("B36", f"{s.name} does not lie left of {s.mirror}"))
+                notes.append(Note("B36", f"does not lie left of {s.mirror}", where=s.name))
     return notes
 
 
 def _chain(result: Segmentation) -> list[Note]:
-    """Volumes that still drift, or samples that tell little, at the end of a chain."""
+    """Note volumes that still drift, and small effective sample sizes."""
     notes = []
     for part in result.table.tumor if result.config.tumor else ():
         organ = next((o.name for o in result.table.organs if o.tumor == (part.name,)), part.name)
@@ -177,15 +170,16 @@ def _chain(result: Segmentation) -> list[Note]:
             first, second = np.array_split(series, 2)
             drift = abs(second.mean() - first.mean()) / series.mean()
             if drift > LARGEST_DRIFT:
-                notes.append(Note("drift", f"{organ} still drifts by {drift:.0%} over the samples"))
+                text = f"volume still drifts by {drift:.0%} over the samples"
+                notes.append(Note("drift", text, action="raise --burn-in", where=organ))
             if series.std() / series.mean() > 0.02 and effective_size(series) < FEWEST_EFFECTIVE:
-                effective = effective_size(series)
-                notes.append(Note("mixing", f"{organ} rests on {effective:.0f} independent samples"))
+                text = f"effective sample size is {effective_size(series):.0f}"
+                notes.append(Note("mixing", text, action="raise --samples", where=organ))
     return notes
 
 
 def _agreement(result: Segmentation) -> list[Note]:
-    """Chains that do not agree on tumor."""
+    """Note chains that disagree on the tumor."""
     votes = [tally.vote() for tally in result.tallies] if len(result.tallies) > 1 else []
     notes = []
     for name in ("z", "y"):
@@ -196,7 +190,8 @@ def _agreement(result: Segmentation) -> list[Note]:
         ]
         if pairs and min(pairs) < LEAST_AGREEMENT:
             what = "tumor" if name == "z" else "core"
-            notes.append(Note("chains", f"chains agree on {what} only to a Dice of {min(pairs):.2f}"))
+            text = f"chains agree only to a Dice of {min(pairs):.2f}"
+            notes.append(Note("chains", text, action="raise --burn-in or --samples", where=what))
     return notes
 
 

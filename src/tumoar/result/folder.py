@@ -1,4 +1,4 @@
-"""The output folder of a segmentation: written beside its place, checked, and moved there in one step.
+"""Write the output folder of a segmentation atomically.
 
 A folder that exists is complete: `run.json`, written last, lists every file with its SHA-256.
 """
@@ -17,31 +17,31 @@ from tumoar.geometry.image import Grid, Input
 from tumoar.io.manifest import (
     MANIFEST,
     REPORT,
-    added,
-    published,
+    add_files,
+    publish_folder,
     read_manifest,
     replace_text,
     write_manifest,
 )
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.store import labels_to_dict
-from tumoar.numerics.threads import each
+from tumoar.numerics.threads import map_threads
 from tumoar.preprocess.case import resample_to_input
-from tumoar.preprocess.quality import Note
-from tumoar.result.native import Delivered, cleaned, deliver, same_space
+from tumoar.result.native import Delivered, deliver, remove_small_parts, same_space
 from tumoar.result.segmentation import Segmentation, exclusive, organ_mask
 from tumoar.vocabulary.errors import IntegrityError
 from tumoar.vocabulary.labels import LabelTable, Organ, Structure, TumorClass
+from tumoar.vocabulary.notes import Note, needs_review
 from tumoar.vocabulary.tables import to_tsv
 
 __all__ = [
     "MANIFEST",
     "REPORT",
     "Options",
+    "add_files",
     "add_table",
-    "added",
-    "emptied",
     "label_rows",
+    "note_emptied",
     "read_manifest",
     "replace_text",
     "status",
@@ -56,14 +56,14 @@ ANATOMY = "_anatomy.nii.gz"  # of a sample
 class Options:
     """What to write besides the labels."""
 
-    organs: tuple[str, ...] = ()  # all if empty
+    organs: tuple[str, ...] = ()  # empty: all
     least_cm3: float = 0.0  # parts of a structure below this are removed
-    samples: bool = False  # every sample as a label map of its own
+    samples: bool = False  # each sample as a label map
 
 
 def status(notes: Sequence[Note]) -> str:
-    """OK, or NEEDS REVIEW where anything was flagged."""
-    return "NEEDS REVIEW" if notes else "OK"
+    """OK, or NEEDS REVIEW if any note asks for it."""
+    return "NEEDS REVIEW" if needs_review(notes) else "OK"
 
 
 def write_result(
@@ -75,13 +75,13 @@ def write_result(
     report: Callable[[Mapping[str, Any]], str],
     log: Iterable[str],
 ) -> tuple[Note, ...]:
-    """Publish a result as folder `out`; an older one there is replaced only once the new one is whole.
+    """Write a result to folder `out`; an existing result is replaced only when the new one is complete.
 
-    `report` makes the page from the finished manifest. Returns all notes, with those of what was written.
+    `report` renders the page from the manifest. Returns all notes, including those on the written files.
     """
-    with published(out, "the result") as work:
+    with publish_folder(out, "the result") as work:
         rows = _write_images(work, result, options)
-        notes = (*notes, *_emptied(rows, options.least_cm3))
+        notes = (*notes, *_note_emptied(rows, options.least_cm3))
         write_table(work / "volumes.tsv", rows)
         write_table(work / "segmentation.tsv", label_rows(result.table))
         _write_transforms(work, result)
@@ -89,7 +89,7 @@ def write_result(
         whole = {
             **manifest,
             "status": status(notes),
-            "notes": [{"id": n.id, "text": n.text} for n in notes],
+            "notes": [note.to_dict() for note in notes],
             "labels": labels_to_dict(result.table),
             "contrasts": {c.name: asdict(c) for c in result.case.contrasts},
             "volumes": rows,
@@ -99,21 +99,22 @@ def write_result(
     return notes
 
 
-def _emptied(rows: Iterable[Mapping[str, Any]], least_cm3: float) -> Iterator[Note]:
-    """Structures of which removing small parts has left nothing."""
+def _note_emptied(rows: Iterable[Mapping[str, Any]], least_cm3: float) -> Iterator[Note]:
+    """Note structures that are empty after removing small parts."""
     for row in rows:
         if least_cm3 > 0 and row["removed_voxels"] and not row["components"]:
-            yield emptied(row["name"], least_cm3)
+            yield note_emptied(row["name"], least_cm3)
 
 
-def emptied(name: str, least_cm3: float) -> Note:
-    """A structure of which removing small parts has left nothing."""
-    return Note("min-volume", f"{name} is empty: no part of it reaches {least_cm3:g} cm³")
+def note_emptied(name: str, least_cm3: float) -> Note:
+    """Note a structure that is empty after removing small parts."""
+    text = f"empty, no part of it reaches {least_cm3:g} cm³"
+    return Note("min-volume", text, action="lower --min-volume", where=name)
 
 
 def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One more table in a finished result, and in its manifest."""
-    with added(out) as folder:
+    """Add a table to a finished result and its manifest."""
+    with add_files(out) as folder:
         write_table(folder / name, rows)
 
 
@@ -137,7 +138,7 @@ def label_rows(table: LabelTable) -> list[dict[str, Any]]:
 
 
 def _write_images(work: Path, result: Segmentation, options: Options) -> list[dict[str, Any]]:
-    """All volumes; returns the rows of volumes.tsv."""
+    """Write all images; return the rows of volumes.tsv."""
     case = result.case
     for folder in ("structures", "probabilities", "native"):
         (work / folder).mkdir()
@@ -145,20 +146,20 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
     wanted = [o for o in result.table.organs if not options.organs or o.name in options.organs]
     tasks: list[Callable[[], Any]] = [partial(_write_maps, work, result, main)]
     tasks += [partial(_write_organ, work, result, main, organ, options.least_cm3) for organ in wanted]
-    _, *rows = each(lambda task: task(), tasks)
+    _, *rows = map_threads(lambda task: task(), tasks)
     _require_sides(work, result, main)
     done: dict[str, Delivered] = {case.reference: main}
     for given in case.inputs:
         twin = next((n for n in done if same_space(result, n, given.name)), None)
         done[given.name] = done[twin] if twin else deliver(result, given.name)
-    each(lambda given: _write_native(work, done[given.name], given), case.inputs)
+    map_threads(lambda given: _write_native(work, done[given.name], given), case.inputs)
     if options.samples:
         _write_samples(work / "samples", result)
     return rows
 
 
 def _write_maps(work: Path, result: Segmentation, main: Delivered) -> None:
-    """All labels in one map, and how sure they are."""
+    """Write the label map and the map of uncertainty."""
     write_nifti(work / "segmentation.nii.gz", main.labels, main.grid)
     entropy = resample_to_input(result.entropy(), result.case, result.case.reference)
     write_nifti(work / "uncertainty.nii.gz", entropy, main.grid)
@@ -167,8 +168,10 @@ def _write_maps(work: Path, result: Segmentation, main: Delivered) -> None:
 def _write_organ(
     work: Path, result: Segmentation, main: Delivered, organ: Organ, least_cm3: float
 ) -> dict[str, Any]:
-    """An organ's mask and its share of the votes; returns its row of volumes.tsv."""
-    mask, parts, removed = cleaned(organ_mask(result.table, organ, main.votes), main.grid, least_cm3)
+    """Write mask and vote fractions of an organ; return its row of volumes.tsv."""
+    mask, parts, removed = remove_small_parts(
+        organ_mask(result.table, organ, main.votes), main.grid, least_cm3
+    )
     write_nifti(work / "structures" / f"{organ.name}.nii.gz", mask.astype(np.uint8), main.grid)
     share = resample_to_input(result.probability(organ.name), result.case, result.case.reference)
     write_nifti(work / "probabilities" / f"{organ.name}.nii.gz", share, main.grid)
@@ -194,7 +197,7 @@ def _write_native(work: Path, found: Delivered, given: Input) -> None:
 
 
 def _write_samples(folder: Path, result: Segmentation) -> None:
-    """Label maps of every sample, at the 1 mm voxels of the model: tumor over anatomy, and anatomy alone."""
+    """Write two label maps per sample on the 1 mm grid: tumor over anatomy, and anatomy alone."""
     folder.mkdir()
     for number, sample in enumerate(result.tally.iter_samples(), 1):
         name = f"sample_{number:03}"
@@ -203,7 +206,7 @@ def _write_samples(folder: Path, result: Segmentation) -> None:
 
 
 def _require_sides(work: Path, result: Segmentation, main: Delivered) -> None:
-    """Read back the label map: every left structure lies where the case has it, in the world."""
+    """Read the label map back and check that paired structures lie on the correct side."""
     written = read_nifti(work / "segmentation.nii.gz")
     for s in result.table.structures:
         if s.side is None:
@@ -211,11 +214,11 @@ def _require_sides(work: Path, result: Segmentation, main: Delivered) -> None:
         ours = _center(result.labels == s.index, result.case.grid)
         theirs = _center(written.data == s.index, written.grid)
         if ours is not None and theirs is not None and abs(ours - theirs) > 5.0:
-            raise IntegrityError("written", f"{s.name} moved on the way to the file", do="report this fault")
+            raise IntegrityError("written", f"{s.name} moved when it was written", do="report this bug")
 
 
 def _center(mask: np.ndarray, grid: Grid) -> float | None:
-    """World x of the middle of a mask, mm; none for a handful of voxels."""
+    """World x of the center of a mask, mm; None for very small masks."""
     where = np.argwhere(mask)
     return float(grid.world(where.mean(0))[0]) if len(where) * grid.voxel_volume > 100 else None
 
@@ -232,5 +235,5 @@ def _write_transforms(work: Path, result: Segmentation) -> None:
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows as tab-separated values."""
+    """Write rows as tab-separated values."""
     path.write_text(to_tsv(rows), encoding="utf-8")

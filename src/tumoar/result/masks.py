@@ -1,4 +1,4 @@
-"""The structures of a finished result as masks: those that its manifest lists, and no others."""
+"""Masks of the structures that the manifest of a finished result lists."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Matrix = npt.NDArray[np.float64]
 
 
 def structure_names(manifest: Mapping[str, Any]) -> list[str]:
-    """Every structure of a result, margins last."""
+    """Names of all structures of a result, margins last."""
     return [str(row["name"]) for row in (*manifest["volumes"], *manifest.get("margins", ()))]
 
 
 def label_table(manifest: Mapping[str, Any]) -> LabelTable:
-    """The label table of a result, as its manifest has it.
+    """Label table of a result, from its manifest.
 
-    Results of versions that did not write it were made with the table in the package: that is used where it
-    has every structure that the result lists.
+    Older versions did not write it and used the table in the package; it is used if it has every structure
+    that the result lists.
     """
     if manifest.get("labels") is not None:
         return parse_labels(manifest["labels"])
@@ -52,8 +52,8 @@ def label_table(manifest: Mapping[str, Any]) -> LabelTable:
 
 
 def table_of_labels(path: Path) -> LabelTable:
-    """The table of a label map: that of the result which it is a file of, else the one in the package."""
-    for folder in path.absolute().parents[:2]:  # native/ and samples/ lie one below
+    """Label table of a label map: that of the result it belongs to, else the one in the package."""
+    for folder in path.absolute().parents[:2]:  # native/ and samples/ are subfolders
         if (folder / MANIFEST).is_file():
             manifest = parse(read_text(folder / MANIFEST, "the manifest"), folder)
             if path.absolute().relative_to(folder).as_posix() in manifest["files"]:
@@ -62,13 +62,13 @@ def table_of_labels(path: Path) -> LabelTable:
 
 
 def read_mask(out: Path, manifest: Mapping[str, Any], name: str) -> Image:
-    """A structure on the voxels of the reference image, 0 and 1; organs are not cut by tumor."""
-    image = read_nifti(listed(out, manifest, f"structures/{name}.nii.gz"))
+    """Read the mask of a structure on the voxels of the reference image; organs are not cut by tumor."""
+    image = read_nifti(require_listed(out, manifest, f"structures/{name}.nii.gz"))
     return Image((np.asarray(image.data) > 0).astype(np.uint8), image.grid)
 
 
-def listed(out: Path, manifest: Mapping[str, Any], name: str) -> Path:
-    """A file of a result, which its manifest must list."""
+def require_listed(out: Path, manifest: Mapping[str, Any], name: str) -> Path:
+    """Path of a file of a result, which its manifest must list."""
     if name not in manifest["files"] or not (out / name).is_file():
         raise IntegrityError("result", "a file of the result is missing", file=name, do="run it again")
     return out / name
@@ -79,11 +79,11 @@ def transform_to_reference(out: Path, manifest: Mapping[str, Any], contrast: str
     if contrast == manifest["reference"]:
         return np.eye(4)
     name = f"transforms/{contrast}_to_{manifest['reference']}.txt"
-    return np.loadtxt(listed(out, manifest, name))
+    return np.loadtxt(require_listed(out, manifest, name))
 
 
-def carried(mask: Image, grid: Grid, matrix: Matrix) -> Mask:
-    """A mask on other voxels, of which more than half must lie inside; `matrix` leads back to its world."""
+def resample_mask(mask: Image, grid: Grid, matrix: Matrix) -> Mask:
+    """Resample a mask; voxels count if more than half inside. `matrix` maps to the world of the mask."""
     return np.asarray(resample(mask.data, mask.grid, grid, matrix) > 0.5)
 
 
@@ -92,19 +92,19 @@ def same_voxels(a: Grid, b: Grid) -> bool:
     return _order(a, b) is not None
 
 
-def rearranged(values: npt.NDArray[Any], of: Grid, onto: Grid) -> npt.NDArray[Any] | None:
-    """The values in the storage order of another grid; None if it does not have the same voxels."""
+def rearrange(values: npt.NDArray[Any], of: Grid, onto: Grid) -> npt.NDArray[Any] | None:
+    """Values in the storage order of another grid; None if the grids do not have the same voxels."""
     turn = _order(of, onto)
     if turn is None:
         return None
-    axes = np.abs(turn).argmax(1)  # axis of `of` that axis i of `onto` runs along
+    axes = np.abs(turn).argmax(1)  # axis of `of` along axis i of `onto`
     out = values.transpose(axes)
     backwards = [slice(None, None, -1 if turn[i, axis] < 0 else 1) for i, axis in enumerate(axes)]
     return np.ascontiguousarray(out[tuple(backwards)])
 
 
 def _order(a: Grid, b: Grid) -> npt.NDArray[np.int64] | None:
-    """(3, 3) the signed permutation that takes steps of `a` to steps of `b`, if both have the same voxels."""
+    """(3, 3) signed permutation from steps of `a` to steps of `b`, if both have the same voxels."""
     turn = np.rint(b.inverse[:3, :3] @ a.affine[:3, :3]).astype(np.int64)
     if not np.array_equal(turn @ turn.T, np.eye(3, dtype=np.int64)):
         return None
@@ -112,7 +112,7 @@ def _order(a: Grid, b: Grid) -> npt.NDArray[np.int64] | None:
         return None
     corners = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)])
     ends = corners * (np.array(a.shape) - 1)
-    expected = (2 * ends - (np.array(a.shape) - 1)) @ turn.T  # twice the distance from the middle
+    expected = (2 * ends - (np.array(a.shape) - 1)) @ turn.T  # twice the distance from the center
     expected = (expected + np.array(b.shape) - 1) / 2
     away = b.world(expected) - a.world(ends)
     return turn if float(np.abs(away).max()) <= SAME_VOXELS else None

@@ -1,4 +1,4 @@
-"""The result in the space of an input image: votes carried over as fractions, never as labels."""
+"""Transfer a result to the space of an input image: vote fractions are resampled, never labels."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tumoar.vocabulary.labels import LabelTable
 Mask = npt.NDArray[np.bool_]
 
 STEPS = 200
-"""In which fractions are told apart where organs outside the brain are voted on."""
+"""Resolution of fractions when organs outside the brain are voted on."""
 HALF = 0.5 + 1e-5
-"""More than half of the samples, also where interpolation has rounded."""
+"""More than half of the samples, allowing for rounding by interpolation."""
 
 
 @dataclass(frozen=True, eq=False)
 class Delivered:
-    """Votes and the exclusive label map at the voxels of an input, as it was given."""
+    """Votes and the exclusive label map on the voxels of an input."""
 
     name: str
     grid: Grid
@@ -35,7 +35,7 @@ class Delivered:
 
 
 def deliver(result: Segmentation, name: str) -> Delivered:
-    """The result at the voxels of an input: fractions carried over, then voted on as the result is."""
+    """Transfer the result to the voxels of an input: resample fractions, then vote."""
     table, tally = result.table, result.tally
     grid = result.case.input(name).grid
     shares = (
@@ -47,17 +47,17 @@ def deliver(result: Segmentation, name: str) -> Delivered:
         resample_to_input(np.where(result.islands, 0, tally.fraction(tumor=parts)), result.case, name) > HALF
         for parts in (("core", "edema"), ("core",))
     )
-    votes = voted(table, grid, shares, z, y)
+    votes = vote_on_grid(table, grid, shares, z, y)
     return Delivered(name, grid, votes, exclusive(table, votes))
 
 
 def deliver_sample(
     table: LabelTable, sample: Votes, grid: Grid, onto: Grid, islands: Mask | None = None
 ) -> Votes:
-    """One sample at the voxels of the reference image, carried over and voted on as the outline is.
+    """Transfer one sample to the voxels of the reference image, in the same way as the outline.
 
-    `islands` are voxels of `onto` where the outline leaves out tumor. Where `onto` has the same voxels as the
-    result, nothing changes.
+    `islands` are voxels of `onto` where the outline omits tumor. If `onto` has the same voxels as the result,
+    nothing changes.
     """
     shares = (
         (k, resample_mean((sample.l == k).astype(np.float32), grid, onto))
@@ -66,13 +66,13 @@ def deliver_sample(
     z, y = (resample_mean(part.astype(np.float32), grid, onto) > HALF for part in (sample.z, sample.y))
     if islands is not None:
         z, y = z & ~islands, y & ~islands
-    return voted(table, onto, shares, z, y)
+    return vote_on_grid(table, onto, shares, z, y)
 
 
-def voted(
+def vote_on_grid(
     table: LabelTable, grid: Grid, shares: Iterable[tuple[int, npt.NDArray[np.float32]]], z: Mask, y: Mask
 ) -> Votes:
-    """Votes from the share of every structure l at the voxels of a grid, and where there is tumor."""
+    """Votes from the fractions of every structure l on a grid, and from tumor masks."""
     best, best_in_brain = np.zeros(grid.shape, np.float32), np.zeros(grid.shape, np.float32)
     l, l_in_brain = np.zeros(grid.shape, np.uint8), np.zeros(grid.shape, np.uint8)
     outside: dict[int, npt.NDArray[np.uint8]] = {}
@@ -99,8 +99,8 @@ def same_space(result: Segmentation, a: str, b: str) -> bool:
     )
 
 
-def cleaned(mask: Mask, grid: Grid, least: float) -> tuple[Mask, int, int]:
-    """The mask without parts smaller than `least` (cm³); how many parts stay, how many voxels went."""
+def remove_small_parts(mask: Mask, grid: Grid, least: float) -> tuple[Mask, int, int]:
+    """Remove parts smaller than `least` (cm³); return mask, number of remaining parts, removed voxels."""
     parts, count = ndi.label(mask)
     sizes = np.bincount(parts.ravel(), minlength=count + 1)
     keeps = sizes * grid.voxel_volume / 1000 >= least

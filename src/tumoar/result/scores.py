@@ -1,7 +1,7 @@
-"""How well two outlines of one structure agree: overlap, surface distances, volumes.
+"""Compare two outlines of a structure: overlap, surface distances, volumes.
 
-Rule for empty masks: two empty masks agree perfectly (Dice 1, distances 0); if only one is empty, Dice is 0
-and every distance infinite, so that medians stay meaningful and no failure disappears from a table.
+Two empty masks agree perfectly (Dice 1, distances 0). If only one is empty, Dice is 0 and every distance is
+infinite, so that medians stay meaningful and failures remain in the tables.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def dice(a: Mask, b: Mask) -> float:
 
 
 def compare(mask: Mask, reference: Mask, spacing: npt.ArrayLike) -> Scores:
-    """All scores of a mask against its reference on one grid with voxels of `spacing` (3,) mm."""
+    """Score a mask against its reference on one grid with voxels of `spacing` (3,) mm."""
     if mask.shape != reference.shape:
         raise ValueError(f"masks must share a grid, got shapes {mask.shape} and {reference.shape}")
     spacing = np.asarray(spacing, float)
@@ -69,9 +69,9 @@ def compare(mask: Mask, reference: Mask, spacing: npt.ArrayLike) -> Scores:
 def compare_organs(
     labels: LabelTable, found: npt.NDArray[np.integer], truth: npt.NDArray[np.integer], spacing: npt.ArrayLike
 ) -> dict[str, Scores]:
-    """Scores of every delivered structure of two exclusive label maps (tumor over anatomy).
+    """Score every structure of two exclusive label maps (tumor over anatomy).
 
-    Tumor hides organs: they are compared where neither map shows tumor.
+    Tumor hides organs, so organs are compared where neither map has tumor.
     """
     tumor = [t.index for t in labels.tumor]
     seen = ~(np.isin(found, tumor) | np.isin(truth, tumor))
@@ -99,12 +99,12 @@ def summarize(scores: Sequence[Scores]) -> Mapping[str, tuple[float, float]]:
     return {name: (float(np.mean(v)), float(np.median(v))) for name, v in columns.items()}
 
 
-def paired(
+def compare_paired(
     a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], rng: np.random.Generator, draws: int = 10_000
 ) -> tuple[float, float, float, int]:
-    """Mean of a − b over patients where both are finite, its 95 % bootstrap interval, how many they are.
+    """Mean of a − b over patients where both are finite, its 95 % bootstrap interval, number of patients.
 
-    One patient says nothing of the spread: the interval is NaN.
+    The interval of a single patient is NaN.
     """
     at = np.isfinite(a) & np.isfinite(b)
     difference = (a - b)[at]
@@ -145,7 +145,7 @@ def _surface(
 
 
 def _percentile(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], percent: float) -> float:
-    """The smallest value that at least `percent` of the weight does not exceed; 0 where there is none."""
+    """Smallest value that at least `percent` of the weight does not exceed; 0 if there is none."""
     if not values.size:
         return 0.0
     order = np.argsort(values)

@@ -1,8 +1,8 @@
-"""What a segmentation delivers: labels, vote fractions, and volumes with the spread of the samples.
+"""Result of a segmentation: labels, vote fractions, and volumes with the spread of the samples.
 
-Labels are votes over the samples, on each variable separately (section 2.3.1): l, whether or not tumor
-covers it; z; y. The exclusive label map shows tumor over anatomy. Fractions and volumes of the samples are as
-drawn; outlines leave out specks of tumor, and small parts without core apart from the rest.
+Labels are votes over the samples, separately for each variable (section 2.3.1): l, whether or not tumor
+covers it; z; y. The exclusive label map shows tumor over anatomy. Fractions and sample volumes include all
+tumor; outlines omit specks of tumor and small separate parts without core.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Field = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 
 STORED = 0.90
-"""Share of the samples whose spread of volumes a result folder keeps."""
+"""Central fraction of the samples whose volume range a result folder stores."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Volume:
-    """Volume of one structure, cm³: as outlined, and over the samples (NaN for a margin, which has none).
+    """Volume of one structure, cm³: as outlined, and over the samples (NaN for margins, which have none).
 
-    The outline is a vote, so that its volume may lie outside the spread of the samples. On real images that
-    spread is too narrow to serve as an uncertainty (docs/report.md). `samples` are the volumes one by one,
-    None in a result that was read from a folder: it keeps their mean, standard deviation and central 90 %.
+    The outline is a vote, so its volume may lie outside the spread of the samples. On real images that spread
+    is too narrow to serve as an uncertainty (docs/report.md). `samples` are the volumes of the samples; None
+    in a stored result, which keeps only their mean, standard deviation and central 90 %.
     """
 
     outlined: float
@@ -50,7 +50,7 @@ class Volume:
 
     @classmethod
     def from_samples(cls, samples: npt.NDArray[np.float64], outlined: float) -> Volume:
-        """The volume of an outline whose samples are known."""
+        """Volume of an outline with known samples."""
         return cls(outlined, float(samples.mean()), float(samples.std()), _spread(samples, STORED), samples)
 
     def __repr__(self) -> str:
@@ -59,10 +59,10 @@ class Volume:
         return f"Volume({self.outlined:.2f} cm³ outlined{spread})"
 
     def spread(self, share: float = STORED) -> tuple[float, float]:
-        """Spread of the samples: the quantiles between which their central `share` lies.
+        """Quantiles that enclose the central `share` of the samples.
 
-        It tells how much the volume varies along the chain given the fitted model, and is not an interval
-        that the true volume lies in with that probability.
+        They describe how much the volume varies along the chain given the fitted model. They are not a
+        confidence interval of the true volume.
         """
         if not 0 <= share <= 1:
             raise ValueError(f"share must lie between 0 and 1, got {share}")
@@ -80,9 +80,9 @@ def _spread(samples: npt.NDArray[np.float64], share: float) -> tuple[float, floa
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Segmentation:
-    """One patient's result on the case's grid; `infos` are the traces of the chains, `theta` a last sample.
+    """Result of one patient on the grid of the case; `infos` are traces of the chains, `theta` a last sample.
 
-    The deformation of the atlas is a point estimate, so that the uncertainty of organs is understated.
+    The deformation of the atlas is a point estimate, so the uncertainty of organs is understated.
     """
 
     case: Case
@@ -98,7 +98,7 @@ class Segmentation:
 
     @cached_property
     def tally(self) -> Tally:
-        """The samples of all chains together."""
+        """Pooled samples of all chains."""
         return pool_tallies(self.tallies)
 
     @cached_property
@@ -127,7 +127,7 @@ class Segmentation:
         return Votes(self._voted.l, self._voted.z * stays, self._voted.y * stays)
 
     def left_out(self, organ: str) -> int:
-        """Voxels of an organ in islands."""
+        """Number of voxels of an organ in islands."""
         row = self.table.organ(organ)
         return int((organ_mask(self.table, row, self._voted) & self.islands).sum()) if row.tumor else 0
 
@@ -141,16 +141,16 @@ class Segmentation:
         return exclusive(self.table, self.votes)
 
     def mask(self, organ: str) -> Mask:
-        """Where the vote sees an organ, by TG-263 name; organs are not cut by tumor."""
+        """Mask of an organ by vote, by TG-263 name; organs are not cut by tumor."""
         return organ_mask(self.table, self.table.organ(organ), self.votes)
 
     def probability(self, organ: str) -> Field:
-        """(X, Y, Z) share of the samples in which a voxel belongs to an organ."""
+        """(X, Y, Z) fraction of the samples in which a voxel belongs to an organ."""
         row = self.table.organ(organ)
         return self.tally.fraction(row.structures, row.tumor)
 
     def volume(self, organ: str) -> Volume:
-        """The organ's volume, as outlined and sample by sample."""
+        """Volume of an organ, as outlined and per sample."""
         row, K = self.table.organ(organ), self.table.K
         tumor = {name: K + y for name, (_, y) in TUMOR_STATES.items()}
         columns = [self.table.l(s) for s in row.structures] + [tumor[t] for t in row.tumor]
@@ -159,7 +159,7 @@ class Segmentation:
         return Volume.from_samples(counts * cubic, float(self.mask(organ).sum()) * cubic)
 
     def entropy(self) -> Field:
-        """(X, Y, Z) nats: of the votes on structures, plus of those on tumor (none, edema, core)."""
+        """(X, Y, Z) entropy in nats, of the votes on structures plus those on tumor (none, edema, core)."""
         return self.tally.entropy()
 
 
@@ -172,13 +172,13 @@ def exclusive(table: LabelTable, votes: Votes) -> npt.NDArray[np.uint8]:
 
 
 def tumor_mask(part: str, votes: Votes) -> Mask:
-    """Where votes see a class of tumor."""
+    """Mask of a tumor class."""
     _, y = TUMOR_STATES[part]
     return votes.y == 1 if y else (votes.z == 1) & (votes.y == 0)
 
 
 def organ_mask(table: LabelTable, organ: Organ, votes: Votes) -> Mask:
-    """Where votes see an organ, whether or not tumor covers it."""
+    """Mask of an organ, whether or not tumor covers it."""
     out = np.isin(votes.l, [table.l(s) for s in organ.structures])
     for part in organ.tumor:
         out |= tumor_mask(part, votes)

@@ -1,4 +1,4 @@
-"""A finished result read from its folder: labels, masks and volumes in the space of the reference image."""
+"""Read a finished result from its folder: labels, masks and volumes in the space of the reference image."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.io.files import absolute
-from tumoar.io.lock import locked
-from tumoar.io.manifest import MANIFEST, published, read_manifest, tidy
+from tumoar.io.lock import lock_output
+from tumoar.io.manifest import MANIFEST, publish_folder, read_manifest, remove_leftovers
 from tumoar.io.manifest_schema import RESULT, seal
 from tumoar.io.nifti import read_nifti
 from tumoar.io.outputs import require_empty
-from tumoar.preprocess.quality import Note
-from tumoar.result.masks import label_table, listed, read_mask, structure_names
+from tumoar.result.masks import label_table, read_mask, require_listed, structure_names
 from tumoar.result.segmentation import Volume
 from tumoar.vocabulary.labels import LabelTable
+from tumoar.vocabulary.notes import Note
 
 NATIVE = ("native/", "_segmentation.nii.gz")
 
@@ -42,16 +42,16 @@ class Stored:
     @property
     def notes(self) -> tuple[Note, ...]:
         """What a reviewer should know."""
-        return tuple(Note(row["id"], row["text"]) for row in self.manifest["notes"])
+        return tuple(map(Note.from_dict, self.manifest["notes"]))
 
     @property
     def stamps(self) -> tuple[str, ...]:
-        """What sets the run apart, such as "fast"."""
+        """Marks of the run, such as "fast"."""
         return tuple(self.manifest.get("stamps", ()))
 
     @property
     def contrasts(self) -> tuple[str, ...]:
-        """The images that were given."""
+        """Names of the input images."""
         there = [
             name.removeprefix(NATIVE[0]).removesuffix(NATIVE[1])
             for name in self.manifest["files"]
@@ -62,7 +62,7 @@ class Stored:
 
     @property
     def reference(self) -> str:
-        """The image whose space the result is in."""
+        """The image that defines the space of the result."""
         return str(self.manifest.get("reference") or "")
 
     @property
@@ -72,12 +72,12 @@ class Stored:
 
     @cached_property
     def table(self) -> LabelTable:
-        """The label table that the result was made with."""
+        """Label table of the result."""
         return label_table(self.manifest)
 
     @cached_property
     def _map(self) -> Image:
-        return read_nifti(listed(self.folder, self.manifest, "segmentation.nii.gz"))
+        return read_nifti(require_listed(self.folder, self.manifest, "segmentation.nii.gz"))
 
     @property
     def grid(self) -> Grid:
@@ -90,33 +90,33 @@ class Stored:
         return self._map.data
 
     def labels_on(self, contrast: str) -> Image:
-        """The label map on the voxels of an image as it was given."""
+        """Label map on the voxels of an input image."""
         name = known_contrast(contrast, self.contrasts)
-        return read_nifti(listed(self.folder, self.manifest, f"{NATIVE[0]}{name}{NATIVE[1]}"))
+        return read_nifti(require_listed(self.folder, self.manifest, f"{NATIVE[0]}{name}{NATIVE[1]}"))
 
     def mask(self, name: str) -> npt.NDArray[np.bool_]:
-        """(X, Y, Z) one structure or margin, by TG-263 name; organs are not cut by tumor."""
+        """(X, Y, Z) mask of a structure or margin, by TG-263 name; organs are not cut by tumor."""
         return np.asarray(read_mask(self.folder, self.manifest, self._known(name)).data, bool)
 
     def probability(self, name: str) -> npt.NDArray[np.generic]:
-        """(X, Y, Z) share of the samples in which a voxel belongs to a structure; margins have none."""
+        """(X, Y, Z) fraction of the samples in which a voxel belongs to a structure; margins have none."""
         measured = [row["name"] for row in self.manifest["volumes"]]
         path = f"probabilities/{known_name(name, measured)}.nii.gz"
-        return read_nifti(listed(self.folder, self.manifest, path)).data
+        return read_nifti(require_listed(self.folder, self.manifest, path)).data
 
     def volume(self, name: str) -> Volume:
-        """The structure's volume, as outlined and over the samples."""
+        """Volume of a structure, as outlined and over the samples."""
         rows = (*self.manifest["volumes"], *self.manifest.get("margins", ()))
         row = next(row for row in rows if row["name"] == self._known(name))
         return volume_of(row)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Copy the result to another folder, whole or not at all; its files are checked again."""
+        """Copy the result to another folder atomically; its files are checked again."""
         out = absolute(folder)
         require_empty(out, [self.folder], overwrite=overwrite, kind=RESULT)
-        with locked(out):
-            tidy(out)
-            with published(out, "the result") as work:
+        with lock_output(out):
+            remove_leftovers(out)
+            with publish_folder(out, "the result") as work:
                 manifest = read_manifest(self.folder)
                 for name in manifest["files"]:
                     (work / name).parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ class Stored:
 
 
 def volume_of(row: Mapping[str, Any]) -> Volume:
-    """A volume from a row of volumes.tsv or margins.tsv."""
+    """Volume from a row of volumes.tsv or margins.tsv."""
     if "mean_cm3" not in row:
         return Volume(float(row["outlined_cm3"]))
     central = float(row["p05_cm3"]), float(row["p95_cm3"])
@@ -136,13 +136,13 @@ def volume_of(row: Mapping[str, Any]) -> Volume:
 
 
 def known_contrast(name: str, known: Sequence[str]) -> str:
-    """An image by its contrast, whatever letter case it is given in."""
+    """Name of an image, found regardless of letter case."""
     same = [spelling for spelling in known if spelling.lower() == name.lower()]
     return same[0] if same else known_name(name, known)
 
 
 def known_name(name: str, known: Sequence[str]) -> str:
-    """The name, if it is known; else a KeyError lists those that are."""
+    """Return a known name; otherwise raise a KeyError that lists the known ones."""
     if name not in known:
         raise KeyError(f"no '{name}'; there are: {', '.join(known)}")
     return name

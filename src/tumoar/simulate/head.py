@@ -1,4 +1,4 @@
-"""Heads drawn from an atlas: its nodes displaced smoothly, then a label for every voxel."""
+"""Draw heads from an atlas: displace its nodes smoothly, then label every voxel."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tumoar.numerics.tetra import volumes
 from tumoar.simulate.patient import Maps, smooth_noise
 
 BEND = 4.0
-"""mm, SD of the displacement of nodes along each axis."""
+"""SD of the displacement of nodes along each axis in mm."""
 WAVES = 24
 LENGTH = (60.0, 140.0)
-"""mm, wavelengths of the displacement."""
+"""Wavelengths of the displacement in mm."""
 FOLDING = 1.0
 """SD, in log probability, of the field that folds gray matter into its neighbors."""
 
 
 def draw_head(atlas: Atlas, rng: np.random.Generator, *, spacing: float = 1.0) -> tuple[Maps, Grid]:
-    """Label map with our indices, and its grid in the atlas's world.
+    """Draw a label map with indices of the label table, and its grid in the world of the atlas.
 
-    Labels are not drawn voxel by voxel, which would give noise: the most probable one is taken, after a
-    smooth field has been added to the log probability of gray matter.
+    Labels are not drawn voxel by voxel, which would give noise: the most probable one is used, after adding a
+    smooth field to the log probability of gray matter.
     """
     low, high = atlas.box
     shape = np.floor((high - low) / spacing).astype(int)
@@ -40,7 +40,7 @@ def draw_head(atlas: Atlas, rng: np.random.Generator, *, spacing: float = 1.0) -
 
 
 def bend(atlas: Atlas, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Nodes displaced by a sum of waves, halved until no tetrahedron folds; the faces of the box stay."""
+    """Displace nodes by a sum of waves, halved until no tetrahedron folds; faces of the box are fixed."""
     direction = rng.normal(size=(WAVES, 3))
     direction *= (
         2 * np.pi / (rng.uniform(*LENGTH, (WAVES, 1)) * np.linalg.norm(direction, axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""A patient before the scanner: tissue, displaced and infiltrated by the tumor, and the truth."""
+"""A simulated patient: tissue, displaced and infiltrated by the tumor, and ground truth."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EDEMA, NECROSIS, ENHANCING = 1, 2, 3
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What was simulated, on the label map's grid: l as label indices, z, y, and the exclusive label map."""
+    """Ground truth on the label map's grid: l as label indices, z, y, and the exclusive label map."""
 
     grid: Grid
     l: Maps
@@ -33,8 +33,8 @@ class Truth:
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
-    """Tissue of every voxel, the part of it that edema has replaced, and what skull stripping leaves."""
+class Phantom:
+    """Tissue of every voxel, the fraction that edema has replaced, and the mask of skull stripping."""
 
     grid: Grid
     tissue: Maps
@@ -49,7 +49,7 @@ def tissue_map(
     table: TissueTable,
     source: npt.NDArray[np.integer] | None = None,
 ) -> Maps:
-    """Tissue of every voxel; the background from source codes where there are any, else from layers."""
+    """Tissue of every voxel; the background from source codes if given, else from layers."""
     outside = label_map == labels.structures[0].index
     if source is None:
         out = _layers(~outside, grid, table)
@@ -63,7 +63,7 @@ def tissue_map(
 
 
 def _layers(inside: Mask, grid: Grid, table: TissueTable) -> Maps:
-    """Skull and scalp around what is labeled; below its middle a tapering face and neck of soft tissue."""
+    """Skull and scalp around the labels; below their middle a tapering face and neck of soft tissue."""
     out = np.full(inside.shape, table.index("air"), np.uint8)
     distance = ndi.distance_transform_edt(~inside, sampling=grid.spacing)
     depth = sum(thickness for _, thickness in table.layers)
@@ -75,14 +75,14 @@ def _layers(inside: Mask, grid: Grid, table: TissueTable) -> Maps:
     low = 0.0
     for name, thickness in table.layers:
         shell = (distance > low) & (distance <= low + thickness)
-        # Below the skull flesh follows, not scalp.
+        # Below the skull there is soft tissue instead of scalp.
         out[shell & ~neck if low > depth / 2 else shell] = table.index(name)
         low += thickness
     return out
 
 
 def displace(maps: Sequence[Maps], core: Mask, brain: Mask, grid: Grid, push: float) -> tuple[Maps, ...]:
-    """Mass effect: maps pushed away from the core by at most `push` mm; the brain's edge stays."""
+    """Mass effect: displace maps away from the core by at most `push` mm; the brain's edge is fixed."""
     if push == 0 or not core.any():
         return tuple(maps)
     radius = (3 * core.sum() * grid.voxel_volume / (4 * np.pi)) ** (1 / 3)
@@ -95,10 +95,10 @@ def displace(maps: Sequence[Maps], core: Mask, brain: Mask, grid: Grid, push: fl
 
 
 def make_truth(label_map: Maps, tumor: Maps, grid: Grid, labels: LabelTable) -> Truth:
-    """The state (l, z, y) of every voxel, which f(l, z, y) allows: tumor is cut to the brain."""
-    brain = labels.in_brain[_position(label_map, labels)]
+    """State (l, z, y) of every voxel, consistent with f(l, z, y): tumor is restricted to the brain."""
+    brain = labels.in_brain[_to_positions(label_map, labels)]
     y = (tumor > EDEMA) & brain
-    # Edema is swollen tissue: fluid has none, but core displaces it.
+    # Edema is swollen tissue: there is none in fluid, but core displaces fluid.
     z = y | ((tumor == EDEMA) & brain & (label_map != labels.indices[labels.l("CSF")]))
     index = {t.name: t.index for t in labels.tumor}
     exclusive = label_map.copy()
@@ -107,39 +107,39 @@ def make_truth(label_map: Maps, tumor: Maps, grid: Grid, labels: LabelTable) -> 
     return Truth(grid, label_map, z, y, exclusive)
 
 
-def make_scene(
+def make_phantom(
     truth: Truth,
     tumor: Maps,
     tissue: Maps,
     labels: LabelTable,
     table: TissueTable,
     rng: np.random.Generator,
-) -> Scene:
-    """What the scanner sees of the truth."""
+) -> Phantom:
+    """Make the phantom of a ground truth."""
     out = tissue.copy()
     out[truth.y & (tumor == NECROSIS)] = table.index("necrosis")
     out[truth.y & (tumor == ENHANCING)] = table.index("enhancing tumor")
-    # Edema is never complete, fades towards its border, and spares gray matter.
+    # Edema is never complete, fades toward its border, and spares gray matter.
     depth = ndi.gaussian_filter(truth.z.astype(np.float32), 1.5 / truth.grid.spacing)
     strength = np.clip(0.75 + 0.12 * smooth_noise(truth.grid, 6.0, rng), 0.4, 1.0)
     gray = [table.index("gray matter"), table.index("deep gray matter")]
     sparing = np.where(np.isin(out, gray), 0.7, 1.0)
     edema = truth.z & ~truth.y
     infiltration = np.where(edema, np.clip(0.4 + 0.6 * depth, 0, 1) * strength * sparing, 0)
-    return Scene(truth.grid, out, infiltration.astype(np.float32), _stripped(truth, labels))
+    return Phantom(truth.grid, out, infiltration.astype(np.float32), _strip_skull(truth, labels))
 
 
-def _stripped(truth: Truth, labels: LabelTable) -> Mask:
-    """Brain without most of the fluid around it, as skull-stripping tools leave it."""
-    brain = labels.in_brain[_position(truth.l, labels)]
+def _strip_skull(truth: Truth, labels: LabelTable) -> Mask:
+    """Brain without most of the surrounding fluid, as in the output of skull-stripping tools."""
+    brain = labels.in_brain[_to_positions(truth.l, labels)]
     chiasm = truth.l == labels.indices[labels.l("optic chiasm")]
     tight = brain & (truth.l != labels.indices[labels.l("CSF")])
     near = ndi.distance_transform_edt(~tight, sampling=truth.grid.spacing) <= 2.0
     return ndi.binary_fill_holes(ndi.binary_closing(near, iterations=4)) & (brain | chiasm) | truth.z
 
 
-def _position(label_map: Maps, labels: LabelTable) -> npt.NDArray[np.int64]:
-    """Position in the label table of every voxel's index."""
+def _to_positions(label_map: Maps, labels: LabelTable) -> npt.NDArray[np.int64]:
+    """Convert label indices to positions in the label table."""
     table = np.zeros(256, np.int64)
     table[labels.indices] = np.arange(labels.K)
     return table[label_map]

@@ -1,4 +1,4 @@
-"""The scanner: signal with its spread inside each tissue, voxel blur, acquired grid, bias field, noise."""
+"""Scanner simulation: signal variation in each tissue, partial volume, acquired grid, bias field, noise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.spatial.transform import Rotation
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.resample import resample
-from tumoar.simulate.patient import Scene, Volume, smooth_noise
+from tumoar.simulate.patient import Phantom, Volume, smooth_noise
 from tumoar.simulate.tissue import TissueTable
 
 MR_NOISE = 0.03
@@ -21,11 +21,11 @@ CT_NOISE = 6.0
 
 @dataclass(frozen=True)
 class Acquisition:
-    """How one contrast is scanned.
+    """Acquisition of one contrast.
 
-    Spacing in mm; noise as a part of the reference tissue's signal (MR) or in HU (CT); bias as the largest
-    relative change of intensity; shift in mm and rotation vector in degrees of the field of view against the
-    patient; gain in units of the scanner's own (MR).
+    Spacing in mm; noise as a fraction of the reference tissue's signal (MR) or in HU (CT); bias as the
+    largest relative change of intensity; shift in mm and rotation vector in degrees of the field of view
+    relative to the patient; gain in arbitrary units (MR).
     """
 
     contrast: str
@@ -38,14 +38,14 @@ class Acquisition:
 
 
 def acquire(
-    scene: Scene,
+    scene: Phantom,
     how: Acquisition,
     table: TissueTable,
     rng: np.random.Generator,
     *,
     skull_stripped: bool = False,
 ) -> Image:
-    """One contrast as delivered, int16: MR positive, CT in HU; 0 or −1024 where stripped."""
+    """Simulate one contrast as int16: MR positive, CT in HU; 0 or −1024 where stripped."""
     grid, is_mr = scene.grid, table.scans[how.contrast].is_mr
     mean, sd = table.signals(how.contrast)
     edema, w = table.index("edema"), scene.infiltration
@@ -54,10 +54,10 @@ def acquire(
     if is_mr:
         np.maximum(clean, 0, out=clean)
 
-    # Partial volume: a voxel blurs by its own size, and never by less than the label map's.
+    # Partial volume: blur by the voxel size, at least that of the label map.
     sigma = np.maximum(0.4 * np.array(how.spacing), 0.45 * grid.spacing) / grid.spacing
     clean = ndi.gaussian_filter(clean, sigma, mode="nearest")
-    onto = over_same_field(grid, how.spacing)
+    onto = change_spacing(grid, how.spacing)
     center = grid.world((np.array(grid.shape) - 1) / 2)
     motion = rigid_motion(how.rotation, how.shift, center)
     image = resample(clean, grid, onto, motion, float(mean[table.index("air")]))
@@ -65,7 +65,7 @@ def acquire(
     if is_mr:
         image *= np.exp(np.log(1 + how.bias) * bias_shape(onto, rng))
         noise = rng.normal(0, MR_NOISE if how.noise is None else how.noise, (2, *onto.shape))
-        # Rician: the magnitude of a complex signal with equal noise in both parts.
+        # Rician noise: the magnitude of a complex signal with equal noise in both parts.
         image = np.maximum(np.round(how.gain * np.hypot(image + noise[0], noise[1])), 1)
     else:
         noise = rng.normal(0, CT_NOISE if how.noise is None else how.noise, onto.shape)
@@ -75,8 +75,8 @@ def acquire(
     return Image(image.astype(np.int16), onto, f"simulated {how.contrast}")
 
 
-def over_same_field(grid: Grid, spacing: Sequence[float]) -> Grid:
-    """Voxels of another size over the same field of view."""
+def change_spacing(grid: Grid, spacing: Sequence[float]) -> Grid:
+    """Grid with other voxel sizes over the same field of view."""
     shape = np.maximum(np.round(np.array(grid.shape) * grid.spacing / spacing), 1).astype(int)
     affine = grid.affine.copy()
     affine[:3, :3] = grid.affine[:3, :3] / grid.spacing * spacing
@@ -87,7 +87,7 @@ def over_same_field(grid: Grid, spacing: Sequence[float]) -> Grid:
 def rigid_motion(
     rotation: Sequence[float], shift: Sequence[float], center: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """4x4 world map: rotation vector in degrees about `center`, then shift in mm."""
+    """4x4 world transform: rotation vector in degrees about `center`, then shift in mm."""
     out = np.eye(4)
     out[:3, :3] = Rotation.from_rotvec(rotation, degrees=True).as_matrix()
     out[:3, 3] = center + np.asarray(shift) - out[:3, :3] @ center

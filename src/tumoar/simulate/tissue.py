@@ -1,4 +1,4 @@
-"""What images are made of: tissues, sequences, and the signal one gives in the other."""
+"""Tissues, sequences, and the signal of a tissue in a sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class Tissue:
-    """Relaxation times in ms, proton density, Hounsfield units, agent in mmol/l, spread within the tissue."""
+    """Relaxation times in ms, proton density, Hounsfield units, agent in mmol/l, variation in the tissue."""
 
     T1: float
     T2: float
@@ -28,10 +28,10 @@ class Tissue:
 
 
 @dataclass(frozen=True)
-class Scan:
+class ScanProtocol:
     """A sequence: times in ms; `TI` are inversion times before excitation, longest first.
 
-    `reference` is the tissue whose signal is the unit.
+    Signals are relative to that of the tissue `reference`.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Scan:
 
     @property
     def is_mr(self) -> bool:
-        """Whether it measures magnetization, not attenuation."""
+        """Whether this is MR, not CT."""
         return self.kind != "attenuation"
 
     def signal(self, tissue: Tissue, relaxivity: float) -> tuple[float, float]:
@@ -63,7 +63,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class TissueTable:
-    """All of `data/tissues.toml`; a tissue is its position among `names`."""
+    """Contents of `data/tissues.toml`; a tissue is identified by its position among `names`."""
 
     names: tuple[str, ...]
     tissues: tuple[Tissue, ...]
@@ -71,7 +71,7 @@ class TissueTable:
     structure: Mapping[str, str]
     source: Mapping[str, tuple[int, ...]]
     layers: tuple[tuple[str, float], ...]
-    scans: Mapping[str, Scan]
+    scans: Mapping[str, ScanProtocol]
 
     def index(self, name: str) -> int:
         """Position of a tissue by name."""
@@ -99,6 +99,7 @@ def default_tissues() -> TissueTable:
         source={name: tuple(codes) for name, codes in table["source"].items()},
         layers=tuple((row["tissue"], row["thickness"]) for row in table["layer"]),
         scans={
-            name: Scan(**{**row, "TI": tuple(row.get("TI", ()))}) for name, row in table["sequence"].items()
+            name: ScanProtocol(**{**row, "TI": tuple(row.get("TI", ()))})
+            for name, row in table["sequence"].items()
         },
     )

@@ -1,4 +1,4 @@
-"""Tumor maps for simulated patients: analytic shapes, and any shape moved to a place inside a brain."""
+"""Tumor maps of simulated patients: analytic and sampled shapes, and their position in a brain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw_blob(
     rim: float = 3.0,
     spacing: float = 1.0,
 ) -> Maps:
-    """A lumpy core with an enhancing rim of `rim` mm around necrosis, inside edema `edema` times as wide."""
+    """Draw a lumpy core with an enhancing rim of `rim` mm around necrosis, in edema `edema` times as wide."""
     radius = (3000.0 * core_ml / (4 * np.pi)) ** (1 / 3)
     half = int(np.ceil(2.0 * edema * radius / spacing))
     shape = (2 * half + 1,) * 3
@@ -45,16 +45,16 @@ def draw_blob(
 def draw_shape(
     shape_z: ShapePrior, shape_y: ShapePrior, rng: np.random.Generator, *, core_ml: float = 20.0
 ) -> Maps:
-    """A tumor drawn from the shape priors of z and y: `SWEEPS` of their Gibbs sampler from a lumpy ball.
+    """Draw a tumor from the shape priors of z and y: `SWEEPS` of their Gibbs sampler from a lumpy ball.
 
-    Core stays inside tumor; the outer 3 mm of it enhance.
+    Core stays inside tumor; its outer 3 mm enhance.
     """
     blob = draw_blob(rng, core_ml=core_ml)
     z, y = blob > 0, blob > EDEMA
     everywhere = np.ones(z.shape, bool)
     for _ in range(SWEEPS):
-        z = _redrawn(shape_z, z, everywhere, rng) | y
-        y = _redrawn(shape_y, y, everywhere, rng) & z
+        z = _redraw(shape_z, z, everywhere, rng) | y
+        y = _redraw(shape_y, y, everywhere, rng) & z
     z = _largest(z)
     y = _largest(y & z)
     out = z.astype(np.uint8) * EDEMA
@@ -63,8 +63,8 @@ def draw_shape(
     return out
 
 
-def _redrawn(prior: ShapePrior, v: Mask, region: Mask, rng: np.random.Generator) -> Mask:
-    """One sweep of the prior alone; color by color where voxels depend on their neighbors."""
+def _redraw(prior: ShapePrior, v: Mask, region: Mask, rng: np.random.Generator) -> Mask:
+    """One Gibbs sweep of the prior, one color after the other."""
     v = v.copy()
     for color in range(prior.colors):
         part = select_color(region, color, prior.colors)
@@ -74,9 +74,9 @@ def _redrawn(prior: ShapePrior, v: Mask, region: Mask, rng: np.random.Generator)
 
 
 def draw_place(tumor: Maps, label_map: Maps, labels: LabelTable, rng: np.random.Generator) -> Maps:
-    """The tumor (same voxel size, any field of view), mirrored at random, where most of it lies in the brain.
+    """Place the tumor (same voxel size, any field of view) in the brain, mirrored at random.
 
-    Of several places in white matter the one with the largest part of the tumor inside the brain is taken.
+    Of several positions in white matter, the one with the largest part of the tumor in the brain is used.
     """
     tumor = np.flip(tumor, tuple(axis for axis in range(3) if rng.random() < 0.5))
     voxels = np.argwhere(tumor > 0)

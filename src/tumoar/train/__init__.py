@@ -1,1 +1,1 @@
-"""Training of the atlas and the shape priors from label maps alone (section 3 of the paper)."""
+"""Training of the atlas and the shape priors from label maps (section 3 of the paper)."""

@@ -1,7 +1,7 @@
-"""Affine alignment of prepared heads to a common box, from landmarks that the labels themselves give.
+"""Affine alignment of prepared heads to a common box, by landmarks from their labels.
 
-Landmarks are the centroids of all structures and the extents of the brain. Their average shape is found by
-alternating least squares (generalized Procrustes with affine maps); each head is then read through its map.
+Landmarks are the centroids of all structures and the extents of the brain. Their mean shape is found by
+alternating least squares (generalized Procrustes with affine transforms); each head is then resampled.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Affine = npt.NDArray[np.float64]
 Maps = npt.NDArray[np.uint8]
 
 MARGIN_BELOW = (20.0, 22.0, 30.0)
-"""mm of box beyond the brain's extents: left and right alike, behind, and below."""
+"""Margin of the box around the brain in mm: left and right, behind, below."""
 MARGIN_ABOVE = (20.0, 34.0, 20.0)
-"""mm of box beyond the brain's right, beyond the eyes' front, above the brain."""
+"""Margin of the box in mm: right of the brain, in front of the eyes, above the brain."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """The common box, and the average landmarks in its voxels by name (`landmark_names`)."""
+    """The common box, and the mean landmarks in its voxels by name (`landmark_names`)."""
 
     shape: tuple[int, int, int]
     landmarks: Mapping[str, Points]
 
     @classmethod
     def of_card(cls, card: Mapping[str, Any], labels: LabelTable) -> Self:
-        """As the card of an atlas has it; a list without names is in the order of the atlas' own table."""
+        """Read from the card of an atlas; landmarks without names are in the order of its label table."""
         given = card["landmarks"]
         if not isinstance(given, Mapping):
             given = dict(zip(landmark_names(labels), given, strict=True))
@@ -50,13 +50,13 @@ class Alignment:
         return {"box": list(self.shape), "landmarks": points}
 
     def to_head(self, head: Maps, labels: LabelTable) -> Affine:
-        """4x4 map from the box's voxels to those of a head, also of one not aligned with the others."""
+        """4x4 matrix from voxels of the box to those of any head, aligned or not."""
         theirs = dict(zip(landmark_names(labels), landmarks(head, labels), strict=True))
         both = [name for name in self.landmarks if name in theirs]
-        return fit(np.array([self.landmarks[n] for n in both]), np.array([theirs[n] for n in both]))
+        return fit_affine(np.array([self.landmarks[n] for n in both]), np.array([theirs[n] for n in both]))
 
     def place(self, head: Maps, labels: LabelTable) -> Maps:
-        """The head in the box; the values of the result are positions among the trained labels."""
+        """Resample a head to the box; values of the result are positions among the trained labels."""
         position = np.zeros(256, np.uint8)
         for k, structure in enumerate(s for s in labels.structures if s.trained):
             position[structure.index] = k
@@ -64,10 +64,10 @@ class Alignment:
 
 
 def align(heads: Iterable[Maps], labels: LabelTable) -> Alignment:
-    """Common box for prepared label maps (our indices, canonical, 1 mm)."""
+    """Find the common box of prepared label maps (indices of the label table, canonical, 1 mm)."""
     marks = np.stack([landmarks(head, labels) for head in heads])
     mean = mean_shape(marks)
-    # The last six are the brain's extents, low and high along each axis; the eyes reach farther to the front.
+    # The last six are the brain's extents, low and high along each axis; the eyes lie farther in front.
     extents = mean[-6:].reshape(3, 2, 3)
     low = np.array([extents[a, 0, a] for a in range(3)]) - MARGIN_BELOW
     high = np.array([extents[a, 1, a] for a in range(3)])
@@ -85,7 +85,7 @@ def landmark_names(labels: LabelTable) -> list[str]:
 
 
 def landmarks(head: Maps, labels: LabelTable) -> Points:
-    """(M, 3) centroids of all trained structures but background, the brain's center and its six extents."""
+    """(M, 3) centroids of all trained structures except background, center of the brain, its six extents."""
     indices = [s.index for s in labels.structures[1:] if s.trained]
     boxes = ndi.find_objects(head.astype(np.int32))
     points = []
@@ -105,16 +105,16 @@ def landmarks(head: Maps, labels: LabelTable) -> Points:
 
 
 def mean_shape(marks: npt.NDArray[np.float64], rounds: int = 5) -> Points:
-    """(M, 3) average of landmark sets (S, M, 3) up to affine maps, of average size and place."""
+    """(M, 3) mean of landmark sets (S, M, 3) up to affine transforms, with mean size and position."""
     mean = marks.mean(0)
     for _ in range(rounds):
-        mean = np.stack([apply(np.linalg.inv(fit(mean, head)), head) for head in marks]).mean(0)
-    # The rounds may drift: bring the result back to the plain average.
-    return apply(fit(mean, marks.mean(0)), mean)
+        mean = np.stack([apply(np.linalg.inv(fit_affine(mean, head)), head) for head in marks]).mean(0)
+    # The rounds may drift: align the result with the plain average.
+    return apply(fit_affine(mean, marks.mean(0)), mean)
 
 
-def fit(source: Points, target: Points) -> Affine:
-    """4x4 least-squares affine map of points to points."""
+def fit_affine(source: Points, target: Points) -> Affine:
+    """4x4 least-squares affine transform from source to target points."""
     homogeneous = np.column_stack([source, np.ones(len(source))])
     out = np.eye(4)
     out[:3] = np.linalg.lstsq(homogeneous, target, rcond=None)[0].T
@@ -122,12 +122,12 @@ def fit(source: Points, target: Points) -> Affine:
 
 
 def apply(affine: npt.NDArray[np.floating], points: Points) -> Points:
-    """Points through a 4x4 map."""
+    """Apply a 4x4 matrix to points."""
     return points @ affine[:3, :3].T + affine[:3, 3]
 
 
 def resample(head: Maps, to_head: Affine, shape: tuple[int, int, int]) -> Maps:
-    """The head read at the box's voxels, nearest neighbor; 0 outside."""
+    """Resample a head to the voxels of the box by nearest neighbor; 0 outside."""
     return ndi.affine_transform(
         head, to_head[:3, :3], to_head[:3, 3], shape, order=0, mode="constant", cval=0
     )

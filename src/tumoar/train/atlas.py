@@ -1,9 +1,9 @@
-"""The mesh atlas from label maps of several heads: group-wise registration (Van Leemput 2009).
+"""Train the mesh atlas from label maps of several heads: group-wise registration (Van Leemput 2009).
 
 Alternates between each head's node positions (guarded L-BFGS), the reference positions (Ashburner's prior is
-symmetric: heads serve as its references) and the node probabilities (EM), from coarse meshes to fine; then
-edges collapse where that shortens the description. A step depends on the state alone, so that a run continued
-from a stored state is the same to the last bit.
+symmetric: heads serve as its references) and the node probabilities (EM), from coarse to fine meshes; then
+edges collapse where this reduces the description length. A step depends only on the state, so that a resumed
+run is identical bit for bit.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from scipy.spatial import cKDTree
 from tumoar.model.atlas import Atlas
 from tumoar.numerics import tetra, tetra_labels
 from tumoar.numerics.lbfgs import minimize
-from tumoar.numerics.tetra_cost import gather, incidence
+from tumoar.numerics.tetra_cost import build_incidence, gather
 from tumoar.numerics.tetra_prior import elastic_curvature, elastic_energy
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.train import mesh
-from tumoar.train.atlas_state import Alpha, AtlasSettings, Level, Nodes, State, Tetrahedra
+from tumoar.train.atlas_state import Alpha, AtlasSettings, AtlasState, Level, Nodes, Tetrahedra
 from tumoar.train.collapse import collapse
 from tumoar.vocabulary.labels import LabelTable
 
 Maps = npt.NDArray[np.uint8]
 
 REACH = 10.0
-"""Voxels (mm) from where some head has a label within which the finished atlas keeps it possible."""
+"""Distance (mm) from the label in any head within which the finished atlas keeps it possible."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One step: 'mesh' begins a level, 'fit' is an iteration, 'collapse' a pass over all edges."""
+    """One step: 'mesh' starts a level, 'fit' is an iteration, 'collapse' a pass over all edges."""
 
     kind: str
     level: int
@@ -44,8 +44,8 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Figures:
-    """Of a state: costs in nats per voxel, volume ratios to the reference, least shape quality there."""
+class AtlasFigures:
+    """Figures of a state: costs in nats per voxel, volume ratios to the reference, minimum shape quality."""
 
     nodes: int
     tetrahedra: int
@@ -57,13 +57,13 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Info:
-    """A step, how many are behind, and where it led."""
+class AtlasInfo:
+    """A step, the number of steps done and in total, and figures of the new state."""
 
     stage: Stage
     done: int
     total: int
-    figures: Figures
+    figures: AtlasFigures
 
 
 def plan(settings: AtlasSettings) -> tuple[Stage, ...]:
@@ -78,15 +78,15 @@ def plan(settings: AtlasSettings) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def start(maps: Maps, K: int) -> State:
+def initialize(maps: Maps, K: int) -> AtlasState:
     """The state before the first step."""
     empty = np.zeros((0, 3))
     positions = np.zeros((len(maps), 0, 3))
-    return State(0, empty, np.zeros((0, 4), np.int32), positions, np.zeros((0, K), np.float32), np.inf)
+    return AtlasState(0, empty, np.zeros((0, 4), np.int32), positions, np.zeros((0, K), np.float32), np.inf)
 
 
-def in_turn(function: Callable[..., Any], shared: Sequence[Any], *items: Sequence[Any]) -> list[Any]:
-    """What a function of what is shared and of one of each of the items gives, one after the other."""
+def run_serially(function: Callable[..., Any], shared: Sequence[Any], *items: Sequence[Any]) -> list[Any]:
+    """Call function(*shared, *one of each of the items) serially."""
     return [function(*shared, *row) for row in zip(*items)]
 
 
@@ -95,19 +95,19 @@ def train(
     labels: LabelTable,
     settings: AtlasSettings,
     seed: int,
-    state: State | None = None,
-    each: Callable[..., list[Any]] = in_turn,
-) -> Iterator[tuple[State, Info]]:
-    """Steps of the training on aligned maps (S, X, Y, Z); values are positions among the trained labels.
+    state: AtlasState | None = None,
+    each: Callable[..., list[Any]] = run_serially,
+) -> Iterator[tuple[AtlasState, AtlasInfo]]:
+    """Run the training on aligned maps (S, X, Y, Z) of positions among the trained labels, step by step.
 
-    Continues from `state` if one is given. `each` fits the heads, as `in_turn` does or elsewhere at once; the
-    result is the same to the last bit.
+    Resumes from `state`, if given. `each` fits the heads, like `run_serially` or in parallel; results are
+    identical bit for bit.
     """
     names = [s.name for s in labels.structures if s.trained]
     if maps.max() >= len(names):
-        raise ValueError(f"maps must hold values below {len(names)}, got {maps.max()}")
+        raise ValueError(f"maps must have values below {len(names)}, got {maps.max()}")
     stages = plan(settings)
-    state = start(maps, len(names)) if state is None else state
+    state = initialize(maps, len(names)) if state is None else state
     while state.done < len(stages):
         stage = stages[state.done]
         rng = np.random.default_rng([seed, state.done])
@@ -118,17 +118,17 @@ def train(
         else:
             state = _collapse(state, maps, names, settings, rng)
         state = replace(state, done=state.done + 1)
-        yield state, Info(stage, state.done, len(stages), figures(state, maps, settings))
+        yield state, AtlasInfo(stage, state.done, len(stages), measure(state, maps, settings))
 
 
-def figures(state: State, maps: Maps, settings: AtlasSettings) -> Figures:
-    """How well a state describes the label maps, and how far its meshes are from folding."""
+def measure(state: AtlasState, maps: Maps, settings: AtlasSettings) -> AtlasFigures:
+    """Measure how well a state describes the label maps, and how far its meshes are from folding."""
     energies = [
         elastic_energy(x, state.reference, state.tetrahedra, settings.stiffness)[0] for x in state.positions
     ]
     rest = tetra.volumes(state.reference, state.tetrahedra)
     ratios = np.stack([tetra.volumes(x, state.tetrahedra) for x in state.positions]) / rest
-    return Figures(
+    return AtlasFigures(
         len(state.reference),
         len(state.tetrahedra),
         state.data / maps.size,
@@ -140,7 +140,7 @@ def figures(state: State, maps: Maps, settings: AtlasSettings) -> Figures:
 
 
 def to_atlas(
-    state: State,
+    state: AtlasState,
     maps: Maps,
     labels: LabelTable,
     settings: AtlasSettings,
@@ -148,17 +148,16 @@ def to_atlas(
     *,
     everywhere: bool = False,
 ) -> Atlas:
-    """The finished atlas, its world centered on the box, with the labels that were not trained added.
+    """The finished atlas, with its world centered on the box and untrained labels added.
 
-    These get `settings.untrained` at every node that may be brain (section 3.1 says each node: `everywhere`;
-    but then tumor would be possible in air), and the rest is scaled to sum to one. The next head will differ
-    from those trained, so labels keep their kappa where they were not seen, but within reach only: an eye in
-    the middle of the brain is no more possible than brain in air.
+    Untrained labels get `settings.untrained` at every node that can be brain (`everywhere`: at each node, as
+    in section 3.1, but then tumor is possible in air); the others are scaled to sum to one. New heads differ
+    from those trained, so labels keep their kappa where they were not seen, but only within a short distance.
     """
     trained = np.array([s.trained for s in labels.structures])
     alpha = np.zeros((len(state.reference), labels.K))
     _, seen = tetra_labels.counts(state.positions, state.tetrahedra, state.alpha, maps, settings.floor)
-    alpha[:, trained] = np.where(_near(state.reference, seen > 0, REACH), state.alpha, 0.0)
+    alpha[:, trained] = np.where(_find_near(state.reference, seen > 0, REACH), state.alpha, 0.0)
     alpha /= alpha.sum(1, keepdims=True)
     support = everywhere | (alpha[:, trained & labels.in_brain].max(1) > settings.support)
     alpha[np.ix_(support, ~trained)] = settings.untrained
@@ -178,44 +177,48 @@ def to_atlas(
 
 
 def _begin_level(
-    state: State,
+    state: AtlasState,
     maps: Maps,
     names: list[str],
     settings: AtlasSettings,
     level: Level,
     rng: np.random.Generator,
-) -> State:
-    """A new mesh for the same reference space; the heads' deformations are carried over."""
+) -> AtlasState:
+    """New mesh for the same reference space; keeps the deformations of the heads."""
     shape = _shape(maps[0])
     if len(level.sizes) == 1:
-        reference, tetrahedra = mesh.uniform_mesh(shape, level.sizes[0], rng)
+        reference, tetrahedra = mesh.build_uniform_mesh(shape, level.sizes[0], rng)
     else:
         fine, border, uncertain = level.sizes
         probability = rasterize(state.reference, state.tetrahedra, state.alpha, shape)
         thin = [names.index(n) for n in settings.thin if n in names]
         organs = [[k] for k, n in enumerate(names) if n not in (*settings.thin, *settings.catch_all)]
         size = mesh.size_map(probability, thin, organs, (fine, border, uncertain), settings.slope)
-        reference, tetrahedra = mesh.graded_mesh(shape, size, rng)
+        reference, tetrahedra = mesh.build_graded_mesh(shape, size, rng)
     positions = np.tile(reference, (len(maps), 1, 1))
     if len(state.reference):
         free = mesh.free_directions(reference, shape)
         for s, old in enumerate(state.positions):
             shift = _displacement_at(reference, state, old, shape) * free
-            positions[s] = _unfolded(reference, tetrahedra, shift)
+            positions[s] = _unfold(reference, tetrahedra, shift)
     K = len(names)
     flat = np.full((len(reference), K), 1 / K, np.float32)
-    alpha, data = _probabilities(positions, tetrahedra, flat, maps, settings, settings.first_em_passes)
+    alpha, data = _update_probabilities(positions, tetrahedra, flat, maps, settings, settings.first_em_passes)
     return replace(
         state, reference=reference, tetrahedra=tetrahedra, positions=positions, alpha=alpha, data=data
     )
 
 
-def _iterate(state: State, maps: Maps, settings: AtlasSettings, each: Callable[..., list[Any]]) -> State:
-    """Positions of each head, then of the reference, then probabilities."""
+def _iterate(
+    state: AtlasState, maps: Maps, settings: AtlasSettings, each: Callable[..., list[Any]]
+) -> AtlasState:
+    """Update positions of each head, then of the reference, then probabilities."""
     shared = (state.reference, state.tetrahedra, state.alpha, settings)
     positions = np.stack(each(_fit_head, shared, maps, state.positions))
     reference = _fit_reference(state, positions, _shape(maps[0]), settings)
-    alpha, data = _probabilities(positions, state.tetrahedra, state.alpha, maps, settings, settings.em_passes)
+    alpha, data = _update_probabilities(
+        positions, state.tetrahedra, state.alpha, maps, settings, settings.em_passes
+    )
     return replace(state, reference=reference, positions=positions, alpha=alpha, data=data)
 
 
@@ -226,9 +229,9 @@ def _fit_head(
 
 
 def _collapse(
-    state: State, maps: Maps, names: list[str], settings: AtlasSettings, rng: np.random.Generator
-) -> State:
-    """One pass over the edges; nodes of thin organs are kept."""
+    state: AtlasState, maps: Maps, names: list[str], settings: AtlasSettings, rng: np.random.Generator
+) -> AtlasState:
+    """One pass over the edges; keeps nodes of thin organs."""
     data, counts = tetra_labels.counts(state.positions, state.tetrahedra, state.alpha, maps, settings.floor)
     thin = state.alpha[:, [names.index(n) for n in settings.thin if n in names]].sum(1) > settings.protect
     return replace(collapse(state, maps, counts, thin, settings, rng), data=data)
@@ -243,9 +246,9 @@ def fit(
     evaluations: int,
     nodes: Nodes | None = None,
 ) -> Nodes:
-    """Node positions that fit one label map, from `nodes` or the reference."""
+    """Fit node positions to one label map, starting from `nodes` or the reference."""
     free = mesh.free_directions(reference, _shape(values))
-    at = incidence(tetrahedra, len(reference))
+    at = build_incidence(tetrahedra, len(reference))
 
     def cost(x: Nodes) -> tuple[float, Nodes]:
         energy, pull = elastic_energy(x, reference, tetrahedra, settings.stiffness)
@@ -260,11 +263,11 @@ def fit(
     return minimize(cost, x, gather(curvature, at), tetrahedra, evaluations).nodes
 
 
-def _fit_reference(state: State, positions: Nodes, shape: mesh.Shape, settings: AtlasSettings) -> Nodes:
-    """Reference positions for which all heads together are least deformed."""
+def _fit_reference(state: AtlasState, positions: Nodes, shape: mesh.Shape, settings: AtlasSettings) -> Nodes:
+    """Reference positions that minimize the total deformation of all heads."""
     free = mesh.free_directions(state.reference, shape)
     tetrahedra = state.tetrahedra
-    at = incidence(tetrahedra, len(state.reference))
+    at = build_incidence(tetrahedra, len(state.reference))
 
     def cost(x: Nodes) -> tuple[float, Nodes]:
         parts = [elastic_energy(x, head, tetrahedra, settings.stiffness) for head in positions]
@@ -279,13 +282,16 @@ def _fit_reference(state: State, positions: Nodes, shape: mesh.Shape, settings: 
     diagonal = gather(curvature, at)
     evaluations = settings.reference_evaluations
     moved = minimize(cost, state.reference, diagonal, tetrahedra, evaluations, radius=0.5).nodes
-    return mesh.shapely(state.reference, moved, tetrahedra, settings.min_quality)
+    return mesh.limit_distortion(state.reference, moved, tetrahedra, settings.min_quality)
 
 
-def _probabilities(
+def _update_probabilities(
     positions: Nodes, tetrahedra: Tetrahedra, alpha: Alpha, maps: Maps, settings: AtlasSettings, passes: int
 ) -> tuple[Alpha, float]:
-    """EM for the node probabilities, and the cost before its last step; kappa keeps all labels possible."""
+    """EM for the node probabilities; returns them and the cost before the last step.
+
+    kappa keeps all labels possible.
+    """
     data = np.inf
     for _ in range(passes):
         data, counts = tetra_labels.counts(positions, tetrahedra, alpha, maps, settings.floor)
@@ -294,21 +300,21 @@ def _probabilities(
     return alpha, data
 
 
-def _near(nodes: Nodes, seen: npt.NDArray[np.bool_], reach: float) -> npt.NDArray[np.bool_]:
-    """(V, K) whether a label was seen at a node no farther away than this."""
+def _find_near(nodes: Nodes, seen: npt.NDArray[np.bool_], reach: float) -> npt.NDArray[np.bool_]:
+    """(V, K) whether a label was seen at a node within this distance."""
     return np.stack([cKDTree(nodes[at]).query(nodes)[0] <= reach for at in seen.T], 1)
 
 
 # ---- between meshes ----------------------------------------------------------------------------------------
 
 
-def _displacement_at(points: Nodes, state: State, nodes: Nodes, shape: mesh.Shape) -> Nodes:
+def _displacement_at(points: Nodes, state: AtlasState, nodes: Nodes, shape: mesh.Shape) -> Nodes:
     """(P, 3) displacement of a head at reference points, through the voxel grid."""
     shift = (nodes - state.reference).astype(np.float32)
     covered = tetra.owners(state.reference, state.tetrahedra, shape) >= 0
     field = np.empty((*shape, 3))
     for d in range(3):
-        # A probability-like pair of columns: the rasterizer cuts negative values.
+        # A probability-like pair of columns, because the rasterizer clamps negative values.
         low = float(shift[:, d].min())
         value = rasterize(state.reference, state.tetrahedra, shift[:, d : d + 1] - low, shape)[..., 0] + low
         field[..., d] = np.where(covered, value, 0.0)
@@ -316,8 +322,8 @@ def _displacement_at(points: Nodes, state: State, nodes: Nodes, shape: mesh.Shap
     return np.stack(sampled, 1)
 
 
-def _unfolded(reference: Nodes, tetrahedra: Tetrahedra, shift: Nodes) -> Nodes:
-    """Displaced nodes; displacements shrink around tetrahedra that would fold."""
+def _unfold(reference: Nodes, tetrahedra: Tetrahedra, shift: Nodes) -> Nodes:
+    """Displace nodes; displacements are reduced around tetrahedra that would fold."""
     rest = tetra.volumes(reference, tetrahedra)
     for _ in range(100):
         folded = tetra.volumes(reference + shift, tetrahedra) <= 0.05 * rest

@@ -1,4 +1,4 @@
-"""Settings of the atlas training, and where it stands between two steps."""
+"""Settings and state of the atlas training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Alpha = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Level:
-    """A mesh and how long to fit it: one size, or those of thin organs, borders and uncertain places."""
+    """Mesh size and iterations of a level; one size, or for thin organs, borders and uncertain places."""
 
     sizes: tuple[float, ...]
     iterations: int
@@ -34,8 +34,8 @@ class AtlasSettings:
     thin: tuple[str, ...] = ("optic chiasm", "left optic nerve", "right optic nerve")
     catch_all: tuple[str, ...] = ("background", "white matter", "gray matter", "deep gray matter", "CSF")
     stiffness: float = 0.1  # of the deformation prior
-    floor: float = 1e-4  # probability that a training label is mere noise
-    kappa: float = 0.01  # Dirichlet count per label and node: zeros would never leave
+    floor: float = 1e-4  # probability that a training label is noise
+    kappa: float = 0.01  # Dirichlet count per label and node: zeros would persist
     evaluations: int = 3  # of each head's cost per iteration
     reference_evaluations: int = 4
     em_passes: int = 2
@@ -43,20 +43,20 @@ class AtlasSettings:
     collapses: int = 1  # passes over all edges
     polish: int = 5  # iterations after each pass
     protect: float = 0.05  # nodes with more than this of a thin organ do not collapse
-    alike: float = 0.3  # total variation between two nodes' probabilities above which they are not merged
+    alike: float = 0.3  # maximum total variation between the probabilities of two nodes to be merged
     collapse_screen: float = 60.0  # nats
     collapse_rounds: int = 2
-    min_volume: float = 0.5  # six-fold, after a collapse
+    min_volume: float = 0.5  # 6 times the volume, after a collapse
     min_quality: float = 0.2
     untrained: float = 0.01  # probability of labels added after training
     support: float = 1e-3  # they are added where some brain label is more probable than this
 
 
 @dataclass(frozen=True)
-class State:
-    """Everything a step needs: reference (V, 3), tetrahedra (T, 4), positions (S, V, 3), alpha (V, K).
+class AtlasState:
+    """State of the training: reference (V, 3), tetrahedra (T, 4), positions (S, V, 3), alpha (V, K).
 
-    `done` steps are behind; `data` is the cost of all label maps when the probabilities were last updated.
+    `done` is the number of steps done; `data` the cost of all label maps at the last update of probabilities.
     """
 
     done: int

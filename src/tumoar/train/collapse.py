@@ -1,4 +1,4 @@
-"""A training mesh made sparser: edges collapse where the label maps are then described more briefly."""
+"""Coarsen a training mesh: collapse edges where this reduces the description length of the label maps."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from tumoar.numerics.collapse import collapse_edges, new_mesh
 from tumoar.numerics.collapse_trial import Rules
-from tumoar.train.atlas_state import AtlasSettings, State
+from tumoar.train.atlas_state import AtlasSettings, AtlasState
 from tumoar.train.mesh import free_directions
 
 _EDGES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 
-def edges_of(tetrahedra: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """(E, 2) every edge once, in lexicographic order."""
+def list_edges(tetrahedra: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """(E, 2) unique edges in lexicographic order."""
     pairs = np.concatenate([tetrahedra[:, list(e)] for e in _EDGES]).astype(np.int64)
     pairs.sort(1)
     keys = np.unique((pairs[:, 0] << 32) | pairs[:, 1])
@@ -24,15 +24,15 @@ def edges_of(tetrahedra: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
 
 
 def collapse(
-    state: State,
+    state: AtlasState,
     maps: npt.NDArray[np.uint8],
     counts: npt.NDArray[np.float64],
     protected: npt.NDArray[np.bool_],
     settings: AtlasSettings,
     rng: np.random.Generator,
-) -> State:
+) -> AtlasState:
     """Try edges between unprotected, similar nodes once, in random order; `counts` (V, K) expected voxels."""
-    edges = edges_of(state.tetrahedra)
+    edges = list_edges(state.tetrahedra)
     difference = 0.5 * np.abs(state.alpha[edges[:, 0]] - state.alpha[edges[:, 1]]).sum(1)
     edges = rng.permutation(edges[~protected[edges].any(1) & (difference <= settings.alike)])
     free = free_directions(state.reference, maps.shape[1:])

@@ -1,7 +1,7 @@
-"""What lies in the eye sockets: globes with wall and lens, optic nerves, rectus muscles, fat.
+"""Structures in the eye sockets: globes with wall and lens, optic nerves, rectus muscles, fat.
 
-The source marks whole globes, thin muscles, broken nerves and soft tissue of all kinds; the rest is geometry,
-said openly. Masks are canonical at 1 mm: i to the right, j to the front, k up.
+The source labels whole globes, thin muscles, incomplete nerves and soft tissue; the rest is constructed
+geometrically. Masks are canonical at 1 mm: i to the right, j to the front, k up.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Point = npt.NDArray[np.float64]
 _CORNERS = ndi.generate_binary_structure(3, 3)
 _SIDES = ("left", "right")
 _MARGIN = 14
-"""Voxels around globe and chiasm that hold the whole eye socket."""
+"""Margin in voxels around globe and chiasm that contains the whole eye socket."""
 
 
-def make(
+def make_eye_sockets(
     tissue: Mapping[str, Mask], chiasm: Mask, brain: Mask, table: HeadTable, name: str | None
 ) -> dict[str, Mask]:
-    """Masks of the structures in both eye sockets, later ones over earlier ones."""
+    """Masks of the structures in both eye sockets; later ones overwrite earlier ones."""
     for needed in ("eye", "muscle", "nerve"):
         if not tissue[needed].any():
             raise UnreadableFileError("structure-missing", f"no voxel of tissue '{needed}'", file=name)
     names = [f"{side} {part}" for side in _SIDES for part in ("optic nerve", "eye tissue", "eye fluid")]
     masks = {key: np.zeros(chiasm.shape, bool) for key in ("eye socket fat", "eye socket muscles", *names)}
-    pair = globes(tissue["eye"], name)
+    pair = separate_globes(tissue["eye"], name)
     left, right = (np.argwhere(eye).mean(0) for eye in pair)
-    sides = split(left, right, chiasm.shape)
+    sides = split_sides(left, right, chiasm.shape)
     for side, whole_eye, own_side in zip(_SIDES, pair, sides):
         box = _box(whole_eye | chiasm, _MARGIN)
         local = {key: mask[box] for key, mask in tissue.items()}
@@ -62,8 +62,8 @@ def make(
 # ---- globes ------------------------------------------------------------------------------------------------
 
 
-def globes(marked: Mask, name: str | None = None) -> tuple[Mask, Mask]:
-    """Left and right globe: the hulls of the two largest pieces, without holes and spurs; left first."""
+def separate_globes(marked: Mask, name: str | None = None) -> tuple[Mask, Mask]:
+    """Left and right globe: the hulls of the two largest components, without holes and spurs."""
     box = _box(marked, _MARGIN)
     body = ndi.binary_fill_holes(ndi.binary_closing(marked[box], _CORNERS))
     body = ndi.binary_opening(body, _CORNERS, iterations=2)
@@ -79,17 +79,17 @@ def globes(marked: Mask, name: str | None = None) -> tuple[Mask, Mask]:
     return masks[0], masks[1]
 
 
-def split(left: Point, right: Point, shape: tuple[int, ...]) -> tuple[Mask, Mask]:
-    """Both halves of a volume, cut midway between two points at right angles to their line."""
+def split_sides(left: Point, right: Point, shape: tuple[int, ...]) -> tuple[Mask, Mask]:
+    """Split a volume by the perpendicular bisector plane of two points."""
     index = _axes(shape)
     along = sum((axis - m) * d for axis, m, d in zip(index, (left + right) / 2, right - left))
     return np.asarray(along < 0), np.asarray(along >= 0)
 
 
 def eye_wall(eye: Mask, center: Point, settings: EyeSettings) -> Mask:
-    """Shell of the globe, and a lens that looks straight ahead."""
-    # The outermost voxels have their centers half a voxel inside the surface; with its diagonal neighbors the
-    # wall is closed, and 1.3 mm thick on average, as sclera, choroid and retina are together.
+    """Shell of the globe, and a lens that faces straight ahead."""
+    # The outermost voxels have their centers half a voxel inside the surface. With diagonal neighbors the
+    # wall is closed and 1.3 mm thick on average, like sclera, choroid and retina together.
     shell = eye & (ndi.distance_transform_edt(eye) < settings.shell + 0.5)
     radius = (eye.sum() * 3 / (4 * np.pi)) ** (1 / 3)
     i, j, k = _axes(eye.shape)
@@ -106,7 +106,7 @@ def eye_wall(eye: Mask, center: Point, settings: EyeSettings) -> Mask:
 def optic_nerve(
     tissue: Mapping[str, Mask], eye: Mask, center: Point, chiasm: Mask, brain: Mask, settings: NerveSettings
 ) -> Mask:
-    """The nerve from the back of the globe to the chiasm: its line, and marked voxels near it."""
+    """Optic nerve from the back of the globe to the chiasm: a path, and labeled voxels near it."""
     middle = np.argwhere(chiasm).mean(0)
     sign = np.sign(center[0] - middle[0])
     index = _axes(eye.shape)
@@ -119,7 +119,7 @@ def optic_nerve(
     cost[marked | chiasm] = 1.0
     cost[tissue["eye"] | ~own_side] = np.inf
     near_globe = ndi.binary_dilation(eye, _CORNERS) & ~eye & (index[1] < center[1])
-    # The nerve enters at the back: not more than 45 degrees off the axis.
+    # The nerve enters at the back, at most 45 degrees off the axis.
     back = [axis - c for axis, c in zip(index, center)]
     near_globe &= -back[1] > np.hypot(back[0], back[2])
     line = cheapest_path(cost, near_globe & np.isfinite(cost), chiasm & own_side & (index[1] >= middle[1]))
@@ -130,7 +130,7 @@ def optic_nerve(
 
 
 def cheapest_path(cost: npt.NDArray[np.float64], start: Mask, goal: Mask) -> Mask:
-    """Voxels of the cheapest way (26 neighbors, mean cost times length) from `start` to `goal`."""
+    """Voxels of the cheapest path (26 neighbors, mean cost times length) from `start` to `goal`."""
     usable = np.isfinite(cost)
     number = np.full(cost.shape, -1)
     number[usable] = np.arange(usable.sum())
@@ -167,7 +167,7 @@ def cheapest_path(cost: npt.NDArray[np.float64], start: Mask, goal: Mask) -> Mas
 def rectus_muscles(
     tissue: Mapping[str, Mask], taken: Mask, center: Point, own_side: Mask, settings: MuscleSettings
 ) -> Mask:
-    """Marked muscles of one side, thickened into soft tissue."""
+    """Labeled muscles of one side, thickened within soft tissue."""
     index = _axes(taken.shape)
     distance = np.sqrt(sum((axis - c) ** 2 for axis, c in zip(index, center)))
     marked = tissue["muscle"] & own_side & (distance <= settings.reach)
@@ -175,11 +175,11 @@ def rectus_muscles(
     large = np.bincount(pieces.ravel(), minlength=n + 1) >= settings.smallest
     large[0] = False
     marked = large[pieces]
-    return grown(marked, settings.dilation, marked | (tissue["soft"] & ~taken)) & ~taken
+    return grow(marked, settings.dilation, marked | (tissue["soft"] & ~taken)) & ~taken
 
 
-def grown(mask: Mask, by: float, within: Mask) -> Mask:
-    """Dilation by less than a voxel: those most covered are added until the dilated volume is reached."""
+def grow(mask: Mask, by: float, within: Mask) -> Mask:
+    """Dilate by less than a voxel: adds the voxels covered most until the dilated volume is reached."""
     box = _box(mask, margin=2)
     fine = mask[box].repeat(2, 0).repeat(2, 1).repeat(2, 2)
     dilated = ndi.distance_transform_edt(~fine, sampling=0.5) <= by
@@ -198,7 +198,7 @@ def grown(mask: Mask, by: float, within: Mask) -> Mask:
 def socket_fat(
     tissue: Mapping[str, Mask], eye: Mask, nerve: Mask, muscle: Mask, center: Point, settings: FatSettings
 ) -> Mask:
-    """Soft tissue inside the hull of globe, muscles and nerve, grown through soft tissue to the bony wall."""
+    """Soft tissue in the hull of globe, muscles and nerve, grown through soft tissue to the bony wall."""
     j = np.arange(eye.shape[1])[None, :, None]
     rear = np.argwhere(muscle)[:, 1].min() - settings.apex
     region = np.broadcast_to((j >= rear) & (j <= center[1] + settings.front), eye.shape)

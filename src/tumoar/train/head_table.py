@@ -1,4 +1,4 @@
-"""How label maps of another vocabulary become ours: source codes, settings of each step, usual volumes."""
+"""Conversion of source label maps: source codes, settings of each step, expected volumes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NerveSettings:
 
 @dataclass(frozen=True)
 class EyeSettings:
-    """Wall and lens; mm, the lens' distance from the center as a part of the globe's radius."""
+    """Wall and lens in mm; distance of the lens from the center as a fraction of the globe's radius."""
 
     shell: float
     lens_radius: float
@@ -54,7 +54,7 @@ class FatSettings:
 
 @dataclass(frozen=True)
 class HeadTable:
-    """Source codes of structures and tissues, settings of each preparation step, volumes to expect in ml."""
+    """Source codes of structures and tissues, settings of each preparation step, expected volumes in ml."""
 
     spacing: float
     tolerance: float
@@ -71,7 +71,7 @@ class HeadTable:
         codes = [c for row in (*self.structures.values(), *self.tissue.values()) for c in row]
         repeated = sorted({c for c in codes if codes.count(c) > 1})
         if repeated:
-            raise ModelFileError("heads", "source code given twice in the head table", found=repeated)
+            raise ModelFileError("heads", "duplicate source code in the head table", found=repeated)
 
     @property
     def codes(self) -> frozenset[int]:
@@ -80,7 +80,7 @@ class HeadTable:
 
 
 def parse_heads(table: Mapping[str, Any]) -> HeadTable:
-    """Build a `HeadTable` from parsed TOML; unknown and missing keys are errors."""
+    """Build a `HeadTable` from parsed TOML; unknown and missing keys are rejected."""
     parts = {
         "nerve": NerveSettings,
         "eye": EyeSettings,
@@ -93,11 +93,11 @@ def parse_heads(table: Mapping[str, Any]) -> HeadTable:
             rows[key] = {name: tuple(values) for name, values in table[key].items()}
         return HeadTable(**rows)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ModelFileError("heads", "head table not usable", found=error) from error
+        raise ModelFileError("heads", "invalid head table", found=error) from error
 
 
 @cache
 def default_heads() -> HeadTable:
-    """The table of the label maps that the shipped atlas is trained from."""
+    """Table of the label maps from which the default atlas was trained."""
     text = files("tumoar").joinpath("data/heads.toml").read_text(encoding="utf-8")
     return parse_heads(tomllib.loads(text))

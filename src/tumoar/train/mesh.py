@@ -1,7 +1,7 @@
-"""Conforming tetrahedral meshes of a box whose element size follows a map: small at borders, large elsewhere.
+"""Conforming tetrahedral meshes of a box with graded element size: small at borders, large elsewhere.
 
-Cubes are cut into six tetrahedra each (Kuhn) and these bisected where they are too large (Maubach 1995): few
-shapes ever occur, none of them flat, and neighbors always share whole faces.
+Cubes are cut into six tetrahedra each (Kuhn), which are bisected where they are too large (Maubach 1995). Few
+shapes occur, none of them flat, and neighbors always share whole faces.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ Tetrahedra = npt.NDArray[np.int32]
 Shape = tuple[int, int, int]
 
 CUBE = 16
-"""Edge of the cubes to begin with, in voxels; the box is a whole number of them."""
+"""Edge of the initial cubes in voxels; the sides of the box are multiples of it."""
 
 SHAKE = 0.01
 
 _EDGES = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
 
 
-def graded_mesh(
+def build_graded_mesh(
     shape: Shape, size: npt.NDArray[np.float32], rng: np.random.Generator
 ) -> tuple[Nodes, Tetrahedra]:
-    """Nodes (V, 3) in voxels and tetrahedra (T, 4), none much larger than `size` (voxels) at its place.
+    """Nodes (V, 3) in voxels and tetrahedra (T, 4), none much larger than the local `size` (voxels).
 
     The size of a tetrahedron is the edge of a cube of six times its volume; one bisection divides it by 1.26.
-    Nodes are shaken by a hundredth of a voxel: on the lattice itself voxel centers would lie on faces by the
-    million, and deciding exactly who owns them takes twenty times as long.
+    Nodes are jittered by 0.01 voxel: otherwise millions of voxel centers would lie on faces, and exact
+    ownership tests take twenty times as long.
     """
-    nodes, tetrahedra = _bisected(shape, size)
+    nodes, tetrahedra = _bisect(shape, size)
     nodes += rng.uniform(-SHAKE, SHAKE, nodes.shape) * free_directions(nodes, shape)
     return nodes, tetrahedra
 
 
-def uniform_mesh(shape: Shape, size: float, rng: np.random.Generator) -> tuple[Nodes, Tetrahedra]:
-    """A mesh of the same size everywhere."""
-    return graded_mesh(shape, np.full(shape, size, np.float32), rng)
+def build_uniform_mesh(shape: Shape, size: float, rng: np.random.Generator) -> tuple[Nodes, Tetrahedra]:
+    """Mesh with uniform element size."""
+    return build_graded_mesh(shape, np.full(shape, size, np.float32), rng)
 
 
 def size_map(
@@ -51,10 +51,10 @@ def size_map(
     sizes: tuple[float, float, float],
     slope: float,
 ) -> npt.NDArray[np.float32]:
-    """Wanted element size (voxels) from probabilities (X, Y, Z, K) of a coarser atlas.
+    """Target element size (voxels) from probabilities (X, Y, Z, K) of a coarser atlas.
 
-    `sizes` are for places where labels of `fine` are likely at all, for borders of the `organs` (groups of
-    labels), and where the label is uncertain; from there size grows by `slope` per voxel, up to the cube.
+    `sizes` apply where labels of `fine` are possible, at borders of the `organs` (groups of labels), and
+    where the label is uncertain; elsewhere the size grows by `slope` per voxel, up to the cube.
     """
     shape = probability.shape[:3]
     thin = probability[..., list(fine)].sum(-1) > 0.05
@@ -78,8 +78,8 @@ def quality(nodes: Nodes, tetrahedra: Tetrahedra) -> npt.NDArray[np.float64]:
     return 6 * np.sqrt(2) * volume / square**1.5
 
 
-def shapely(before: Nodes, after: Nodes, tetrahedra: Tetrahedra, least: float) -> Nodes:
-    """`after`, but as `before` at the nodes of tetrahedra that have become flatter than the least quality."""
+def limit_distortion(before: Nodes, after: Nodes, tetrahedra: Tetrahedra, least: float) -> Nodes:
+    """Return `after`, with nodes of tetrahedra below the least quality reset to `before`."""
     old = quality(before, tetrahedra)
     out = after.copy()
     while True:
@@ -91,19 +91,19 @@ def shapely(before: Nodes, after: Nodes, tetrahedra: Tetrahedra, least: float) -
 
 
 def free_directions(nodes: Nodes, shape: Shape) -> npt.NDArray[np.bool_]:
-    """(V, 3) False where a node lies on a face of the box: it may slide in the face, not leave it."""
+    """(V, 3) False where a node lies on a face of the box: it can slide in the face, not leave it."""
     upper = np.array(shape) - 0.5
     return ~((nodes <= -0.5 + 1e-6) | (nodes >= upper - 1e-6))
 
 
-def _bisected(shape: Shape, size: npt.NDArray[np.float32]) -> tuple[Nodes, Tetrahedra]:
-    nodes, corners = _cubes(shape)
+def _bisect(shape: Shape, size: npt.NDArray[np.float32]) -> tuple[Nodes, Tetrahedra]:
+    nodes, corners = _cut_cubes(shape)
     tag = np.full(len(corners), 3)
     split_keys, split_nodes = np.empty(0, np.int64), np.empty(0, np.int64)
     while True:
-        due = _too_large(nodes, corners, size) | _has_split_edge(corners, split_keys)
+        due = _find_too_large(nodes, corners, size) | _has_split_edge(corners, split_keys)
         if not due.any():
-            return nodes, _ordered(nodes, corners)
+            return nodes, _order(nodes, corners)
         parents, d = corners[due], tag[due]
         ends = np.stack([parents[:, 0], parents[np.arange(len(parents)), d]], 1)
         keys = _key(ends)
@@ -121,7 +121,7 @@ def _bisected(shape: Shape, size: npt.NDArray[np.float32]) -> tuple[Nodes, Tetra
         tag = np.concatenate([tag[~due], np.tile(np.where(d > 1, d - 1, 3), 2)])
 
 
-def _cubes(shape: Shape) -> tuple[Nodes, npt.NDArray[np.int64]]:
+def _cut_cubes(shape: Shape) -> tuple[Nodes, npt.NDArray[np.int64]]:
     if any(n % CUBE for n in shape):
         raise ValueError(f"shape must be multiples of {CUBE} voxels, got {shape}")
     n = [s // CUBE for s in shape]
@@ -139,7 +139,7 @@ def _cubes(shape: Shape) -> tuple[Nodes, npt.NDArray[np.int64]]:
     return nodes, np.concatenate(cut)
 
 
-def _too_large(
+def _find_too_large(
     nodes: Nodes, corners: npt.NDArray[np.int64], size: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.bool_]:
     p = nodes[corners]
@@ -177,8 +177,8 @@ def _children(
     return np.concatenate([first, second])
 
 
-def _ordered(nodes: Nodes, corners: npt.NDArray[np.int64]) -> Tetrahedra:
-    """Positively oriented, and neighbors in space near each other in memory."""
+def _order(nodes: Nodes, corners: npt.NDArray[np.int64]) -> Tetrahedra:
+    """Orient tetrahedra positively and sort them so that neighbors are close in memory."""
     p = nodes[corners]
     folded = np.linalg.det(p[:, 1:] - p[:, :1]) < 0
     corners = corners.copy()

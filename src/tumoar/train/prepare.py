@@ -1,7 +1,7 @@
-"""Whole-head label maps of another vocabulary become label maps of ours, driven by `data/heads.toml`.
+"""Convert source label maps of whole heads to the label table, as configured in `data/heads.toml`.
 
-Brain structures are taken over, merged and cleaned here; the eye sockets are made in `eye_sockets`.
-Arrays are canonical (left has the smaller i) at 1 mm.
+Brain structures are mapped, merged and cleaned here; the eye sockets are constructed in `eye_sockets`. Arrays
+are canonical (left has the smaller i) at 1 mm.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _FACES = ndi.generate_binary_structure(3, 1)
 _CORNERS = ndi.generate_binary_structure(3, 3)
 
 
-def prepare(
+def prepare_head(
     label_map: IntArray, grid: Grid, table: HeadTable, labels: LabelTable, *, name: str | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Label map with our indices from one with the table's source codes; `name` is told in refusals."""
+    """Convert a label map from source codes to indices of the label table; `name` is for messages."""
     _check(label_map, grid, table, name)
     label_map = label_map.astype(np.int32)
     source = fill_speckle(label_map, table.tissue["air"], table.cleaning["speckle"])
@@ -49,20 +49,22 @@ def prepare(
 
     chiasm = out == index["optic chiasm"]
     brain = np.isin(out, labels.indices[labels.in_brain]) & (out != index["CSF"])
-    for structure, mask in eye_sockets.make(tissue, chiasm, brain, table, name).items():
+    for structure, mask in eye_sockets.make_eye_sockets(tissue, chiasm, brain, table, name).items():
         out[mask] = index[structure]
     out = absorb_islands(out, table.cleaning["island"])
     _check_sides(out, labels, name)
     return out
 
 
-def volumes(label_map: IntArray, grid: Grid, labels: LabelTable) -> dict[str, float]:
+def measure_volumes(label_map: IntArray, grid: Grid, labels: LabelTable) -> dict[str, float]:
     """Volume of each structure in ml."""
     counts = np.bincount(label_map.ravel(), minlength=256) * grid.voxel_volume / 1000
     return {s.name: float(counts[s.index]) for s in labels.structures if s.trained}
 
 
-def out_of_range(measured: Mapping[str, float], table: HeadTable) -> dict[str, tuple[float, float, float]]:
+def find_out_of_range(
+    measured: Mapping[str, float], table: HeadTable
+) -> dict[str, tuple[float, float, float]]:
     """Structures whose volume lies outside the published range: (volume, low, high) in ml."""
     return {
         name: (measured[name], low, high)
@@ -75,7 +77,7 @@ def out_of_range(measured: Mapping[str, float], table: HeadTable) -> dict[str, t
 
 
 def fill_speckle(label_map: IntArray, air: tuple[int, ...], size: int) -> IntArray:
-    """Pieces of air with fewer than `size` voxels take the label of the nearest voxel that is not air."""
+    """Fill components of air with fewer than `size` voxels with the nearest label that is not air."""
     empty = np.isin(label_map, air)
     pieces, n = ndi.label(empty, _FACES)
     small = np.bincount(pieces.ravel(), minlength=n + 1) < size
@@ -85,7 +87,7 @@ def fill_speckle(label_map: IntArray, air: tuple[int, ...], size: int) -> IntArr
 
 
 def absorb_islands(label_map: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
-    """Pieces (26 neighbors) of any label with fewer than `size` voxels take the nearest label that stays."""
+    """Replace components (26 neighbors) of any label with fewer than `size` voxels by the nearest label."""
     island = np.zeros(label_map.shape, bool)
     for value, box in enumerate(ndi.find_objects(label_map.astype(np.int32) + 1)):
         if box is not None:
@@ -97,7 +99,7 @@ def absorb_islands(label_map: npt.NDArray[np.uint8], size: int) -> npt.NDArray[n
 
 
 def largest_component(mask: Mask) -> Mask:
-    """The largest piece of a mask, 26 neighbors."""
+    """Largest component of a mask (26 neighbors)."""
     pieces, n = ndi.label(mask, _CORNERS)
     if n < 2:
         return mask
@@ -107,7 +109,7 @@ def largest_component(mask: Mask) -> Mask:
 
 
 def _take_nearest(values: Any, where: Mask, source: Mask) -> Any:
-    """Values at `where` become those of the nearest voxel of `source`."""
+    """Replace values at `where` by those of the nearest voxel of `source`."""
     rim = source & ndi.binary_dilation(where, _CORNERS)
     known = np.argwhere(rim)
     out = values.copy()
@@ -118,12 +120,12 @@ def _take_nearest(values: Any, where: Mask, source: Mask) -> Any:
 
 
 def _keep_one_brain(out: npt.NDArray[np.uint8], vessel: Mask, table: HeadTable, labels: LabelTable) -> None:
-    """Drop brain labels apart from the brain; vessels inside it become CSF, as they have no label here."""
+    """Drop brain labels separate from the brain; vessels inside it, which have no label, become CSF."""
     solid, bridge = table.cleaning["solid"], table.cleaning["intracranial"]
     box = _box_around(np.isin(out, labels.indices[labels.in_brain]), int(2 * bridge) + 2)
     inner = out[box]
     brain = np.isin(inner, labels.indices[labels.in_brain])
-    # Filaments, such as air cells taken for CSF, are thinner than twice `solid` and reach far from the rest.
+    # Filaments, such as air cells labeled as CSF, are thinner than twice `solid` and extend far away.
     body = largest_component(ndi.distance_transform_edt(brain) > solid)
     distance = ndi.distance_transform_edt(~body)
     inner[brain & (distance > solid + 1)] = labels.structures[0].index
@@ -138,20 +140,20 @@ def _box_around(mask: Mask, margin: int) -> tuple[slice, ...]:
     return tuple(slice(max(0, s.start - margin), min(n, s.stop + margin)) for s, n in zip(found, mask.shape))
 
 
-# ---- refusals ----------------------------------------------------------------------------------------------
+# ---- checks ------------------------------------------------------------------------------------------------
 
 
 def require_labels(label_map: IntArray, grid: Grid, labels: LabelTable, name: str | None = None) -> None:
-    """Refuse a label map not on 1 mm, with values that are not ours, without a structure, or mirrored."""
+    """Reject label maps that are not at 1 mm, have unknown values, lack a structure, or are mirrored."""
     _check_grid(label_map, grid, 1.0, 0.01, name)
     unknown = sorted(set(np.unique(label_map).tolist()) - {s.index for s in labels.structures if s.trained})
     if unknown:
         raise UnreadableFileError(
             "label-code",
-            "label map holds values that are not in the label table",
+            "label map has values that are not in the label table",
             file=name,
             found=", ".join(map(str, unknown[:8])),
-            do="bring it to our labels with `tumoar train prepare`",
+            do="convert it with `tumoar train prepare`",
         )
     _check_sides(label_map, labels, name)
 
@@ -162,7 +164,7 @@ def _check(label_map: IntArray, grid: Grid, table: HeadTable, name: str | None) 
     if unknown:
         raise UnreadableFileError(
             "label-code",
-            "label map holds codes that the head table does not list",
+            "label map has codes that are not in the head table",
             file=name,
             found=", ".join(map(str, unknown[:8])),
             do="add the codes to a head table and pass it with --table",
@@ -191,7 +193,7 @@ def _check_grid(label_map: IntArray, grid: Grid, spacing: float, tolerance: floa
 
 
 def _check_sides(out: IntArray, labels: LabelTable, name: str | None) -> None:
-    """Every structure must be there, and left ones to the left (smaller i) of their mirror images."""
+    """Every structure must be present, and left ones to the left (smaller i) of their mirror images."""
     present = set(np.unique(out).tolist())
     for s in labels.structures:
         if s.trained and s.index not in present:
@@ -206,5 +208,5 @@ def _check_sides(out: IntArray, labels: LabelTable, name: str | None) -> None:
                 "label-sides",
                 f"{s.name} lies to the right of {other.name}",
                 file=name,
-                do="the map or its header is mirrored: correct it at its source",
+                do="the map or its header is mirrored: correct the source",
             )

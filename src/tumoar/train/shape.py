@@ -1,22 +1,21 @@
-"""Training a cRBM (Section 3.2): stochastic gradient ascent.
+"""Train a cRBM (section 3.2) by stochastic gradient ascent.
 
-The gradient is a difference of two expectations, under the data and under the model. Three ways to the second
-are one algorithm with different settings. A pool holds Markov chains, each in its own window; every step
-advances a few of them by a block-Gibbs sweep, or some:
+The gradient is a difference of two expectations, under the data and under the model. The second is estimated
+by a pool of Markov chains, each in its own window; every step advances some of them by block-Gibbs sweeps.
+Three methods are settings of one algorithm:
 
-- contrastive divergence (`PAPER`): a chain starts at its data and lives for one sweep;
-- persistent chains with restarts: it starts at its data and lives for `life_free` turns on average; under
-  the default it draws a random box of its window given what is around it;
-- recovery likelihood (the other chains under the default): the window's data are corrupted voxel by voxel at
-  a random rate r, and the chain samples p(v | corrupted data), the prior times a data term of
-  ±log((1 − r)/r) per voxel.
+- contrastive divergence (`PAPER`): a chain starts at its data and lasts for one sweep;
+- persistent chains with restarts: it starts at its data and lasts for `life_free` turns on average; by
+  default it samples a random box of its window given the surroundings;
+- recovery likelihood (the other chains by default): the window's data are corrupted voxel by voxel at a
+  random rate r, and the chain samples p(v | corrupted data), the prior times a data term of ±log((1 − r)/r)
+  per voxel.
 
-Both kinds of chains under the default ascend conditional likelihoods of the same p(v), log p(box | around it)
-and log p(data | corrupted data): consistent, like the likelihood itself, but with chains that get there. For
-core, some windows are corrupted in blobs instead, which the data term takes for single voxels: they teach the
-model not to believe small parts, however much seems to speak for them.
-Steps follow the natural gradient in the parameters of a `Family`, or, as in the paper, the enhanced gradient
-in all.
+Both kinds of default chains ascend conditional likelihoods of the same p(v), log p(box | surroundings) and
+log p(data | corrupted data): consistent, like the likelihood itself, but with chains that converge. For core,
+some windows are corrupted in blobs instead, while the data term assumes single voxels: this teaches the model
+to reject small components even if the data seem to support them. Steps follow the natural gradient in the
+parameters of a `Family` or, as in the paper, the enhanced gradient in all parameters.
 
 See docs/decisions/0010-shape-training.md for the evidence.
 """
@@ -36,13 +35,13 @@ from tumoar.model.shape.crbm import CRBM
 from tumoar.numerics.convolve import REACH, Filters, M, R, pack
 from tumoar.numerics.convolve_field import draw_field
 from tumoar.numerics.convolve_moments import moments
-from tumoar.train.shape_data import ByteArray, Shape, flips, window
-from tumoar.train.shape_start import TIED, Family, Parameters, first_model
+from tumoar.train.shape_data import ByteArray, Shape, draw_flips, draw_window
+from tumoar.train.shape_start import TIED, Family, Parameters, build_first_model
 from tumoar.vocabulary.errors import FitError
 
 FloatArray = npt.NDArray[np.float64]
-CHECK = 100  # steps from check to check
-MONITOR = 200  # steps from one free-energy gap to the next
+CHECK = 100  # steps between checks
+MONITOR = 200  # steps between evaluations of the free-energy gap
 MONITORED = 2  # shapes on each side of the free-energy gap
 FISHER_MEMORY = 60  # steps
 WARM_UP = 15  # steps
@@ -52,38 +51,41 @@ _PARAMETERS = ("parameters", "averaged")
 
 @dataclass(frozen=True)
 class ShapeTraining:
-    """Settings: our own for each map in `SETTINGS`, the paper's in `PAPER`."""
+    """Settings of the training: defaults for each map in `SETTINGS`, the paper's in `PAPER`."""
 
     steps: int = 400
     step: float = 0.1  # along the natural gradient; or the plain step size
-    steady: float = 0.3  # part of the steps before the natural step shrinks, to a twentieth at the end
-    natural: bool = True  # natural gradient in the numbers of a family, or enhanced gradient in all
+    steady: float = 0.3  # fraction of steps before the natural step decreases, to a twentieth at the end
+    natural: bool = True  # natural gradient in a family, or enhanced gradient in all parameters
     damping: float = 0.02  # of the Fisher information of a window
-    largest_move: float = 6.0  # square of a step of 1 along the natural gradient, by the Fisher information
-    average_memory: float = 0.98  # of the parameters' moving average, the model that training yields
+    largest_move: float = 6.0  # maximum squared Fisher norm of a step of 1 along the natural gradient
+    average_memory: float = 0.98  # of the moving average of parameters, which is the trained model
     batch: int = 16
     pool: int = 64
     window: int = 36
     margin: int = 8
-    phases: int = 8  # of the 8 polyphase grids of hidden units, how many a gradient looks at
-    free_share: float = 0.35  # chains without data term
-    free_box: tuple[int, int] | None = (10, 36)  # sides of what such a chain draws; None: all of its window
-    free_sweeps: int = 3  # of such a chain in its turn
-    sweeps: int = 2  # of another
+    phases: int = 8  # number of the 8 polyphase grids of hidden units used for a gradient
+    free_share: float = 0.35  # fraction of chains without data term
+    free_box: tuple[int, int] | None = (
+        10,
+        36,
+    )  # range of sides of the box such a chain samples; None: window
+    free_sweeps: int = 3  # per turn of such a chain
+    sweeps: int = 2  # per turn of the other chains
     life_free: float = 20.0  # turns
     life: float = 12.0
     rates: tuple[float, float] = (0.05, 0.35)
-    blob_share: float = 0.0  # of the corrupted windows: in blobs, for which the data term is wrong
+    blob_share: float = 0.0  # fraction of corrupted windows with blobs, for which the data term is wrong
     blob_rates: tuple[float, float] = (0.04, 0.2)
     grains: tuple[float, float] = (1.0, 2.6)
-    from_data: float = 0.5  # of the chains with a data term start at the data; others start at the
-    burn_in: int = 15  # corrupted data and count after so many sweeps
+    from_data: float = 0.5  # fraction of chains with a data term that start at the data; others start at the
+    burn_in: int = 15  # corrupted data and count after this many sweeps
     hidden_bias: float = -2.5
     offset_memory: float = 0.99
     largest_norm: float = 50.0
 
 
-# Blobs are believed by a core map that has never met them, and not by a tumor map (decision 0010).
+# Without blobs in training, a core map accepts them; a tumor map does not (decision 0010).
 SETTINGS = {"z": ShapeTraining(steps=600), "y": ShapeTraining(blob_share=0.15)}
 PAPER = ShapeTraining(
     steps=9600, step=0.1, natural=False, batch=10, pool=10, window=24, margin=12, phases=1, free_share=1.0,
@@ -103,7 +105,7 @@ class Difference(NamedTuple):
 class Chains:
     """The pool: data, current state and corrupted data of each window; log-odds of its data term, 0: none.
 
-    `box` (pool, 2, 3) are the first voxels that a chain draws and those after the last.
+    `box` (pool, 2, 3) is the first voxel that a chain samples, and one past the last, along each axis.
     """
 
     data: ByteArray
@@ -115,15 +117,15 @@ class Chains:
 
 
 @dataclass(frozen=True)
-class State:
-    """Everything the next step depends on."""
+class ShapeState:
+    """State of the training: all that the next step depends on."""
 
     step: int
     parameters: Parameters
     mu: float
     lam: FloatArray
     averaged: Parameters  # moving average of the parameters
-    family: Family  # the directions that training may take; none where it may take all
+    family: Family  # directions of training; none if all parameters are free
     fisher: FloatArray  # (d, d) moving mean of outer products of the chains' gradients along them
     chains: Chains
     turn: int
@@ -131,27 +133,27 @@ class State:
 
     @property
     def model(self) -> CRBM:
-        """The cRBM averaged over the last steps: single ones swing between too much tumor and too little."""
+        """The cRBM averaged over the last steps, because tumor volume oscillates between steps."""
         w, b, a = self.averaged
         return CRBM(w.astype(np.float32), b.astype(np.float32), a)
 
 
-class Info(NamedTuple):
-    """What a progress display shows."""
+class StepInfo(NamedTuple):
+    """Figures for progress display."""
 
     step: int
-    error: float  # share of voxels in which chains differ from their data
+    error: float  # fraction of voxels in which chains differ from their data
     volume: float  # voxels of the chains relative to those of the data
     norm: float  # largest filter norm
     gap: float = np.nan  # free energy per voxel of unseen shapes above that of training shapes
 
 
-def start(shapes: Sequence[Shape], config: ShapeTraining, seed: int) -> State:
+def initialize(shapes: Sequence[Shape], config: ShapeTraining, seed: int) -> ShapeState:
     """Parameters and pool before the first step."""
     rng = np.random.default_rng(seed)
     mu = float(np.mean([s.volume / np.prod(np.array(s.v.shape) + 2 * config.margin) for s in shapes]))
     if config.natural:
-        first, family = first_model()
+        first, family = build_first_model()
     else:
         first, family = _random_filters(mu, config, rng), Family.none()
     empty = np.zeros((config.pool, *(config.window + 2 * REACH,) * 3), np.uint8)
@@ -160,23 +162,23 @@ def start(shapes: Sequence[Shape], config: ShapeTraining, seed: int) -> State:
         np.zeros((config.pool, 2, 3), int),
     )  # fmt: skip
     fisher = np.zeros((family.size, family.size))
-    return State(
+    return ShapeState(
         0, first, mu, expit(first.b), first, family, fisher, chains, 0, dict(rng.bit_generator.state)
     )
 
 
 def _random_filters(mu: float, config: ShapeTraining, rng: np.random.Generator) -> Parameters:
-    """Small random filters that shift the mean of v, mu, by nothing."""
+    """Small random filters that preserve the mean mu of v."""
     w, b = rng.normal(0, 0.002, (M, R, R, R)), np.full(M, config.hidden_bias)
     return Parameters(w, b, float(np.log(mu / (1 - mu)) - TIED * (expit(b) * w.sum((1, 2, 3))).sum()))
 
 
 def train(
-    shapes: Sequence[Shape], config: ShapeTraining, state: State, unseen: Sequence[Shape] = ()
-) -> Iterator[tuple[State, Info]]:
-    """States after each step from `state` on; FitError when training diverges: the last state is good.
+    shapes: Sequence[Shape], config: ShapeTraining, state: ShapeState, unseen: Sequence[Shape] = ()
+) -> Iterator[tuple[ShapeState, StepInfo]]:
+    """Yield the state after each step; raises FitError if training diverges, and the last state is valid.
 
-    `unseen` shapes, of patients not trained on, are for the free-energy gap alone.
+    `unseen` shapes, of patients not trained on, are used only for the free-energy gap.
     """
     ours, theirs = (sorted(x, key=lambda s: s.volume)[len(x) // 4 :][:MONITORED] for x in (shapes, unseen))
     gap = np.nan
@@ -190,7 +192,7 @@ def train(
 
 
 def free_energy_gap(model: CRBM, seen: Sequence[Shape], unseen: Sequence[Shape]) -> float:
-    """Free energy per voxel of unseen shapes above that of training shapes; overfitting makes it grow."""
+    """Free energy per voxel of unseen shapes minus that of training shapes; grows with overfitting."""
     return float(
         np.mean([model.free_energy_rise(s.v) for s in unseen])
         - np.mean([model.free_energy_rise(s.v) for s in seen])
@@ -198,7 +200,7 @@ def free_energy_gap(model: CRBM, seen: Sequence[Shape], unseen: Sequence[Shape])
 
 
 def _require_bounded(rise: float) -> None:
-    """A model under which a tumor is far more probable than none fills any box it is given."""
+    """Raise FitError if tumor is far more probable than none: such a model fills any box."""
     if rise < -LARGEST_FALL:
         raise FitError(
             "shape-diverged",
@@ -208,7 +210,7 @@ def _require_bounded(rise: float) -> None:
         )
 
 
-def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tuple[State, Info]:
+def advance(shapes: Sequence[Shape], config: ShapeTraining, state: ShapeState) -> tuple[ShapeState, StepInfo]:
     """One gradient step."""
     rng = np.random.default_rng()
     rng.bit_generator.state = state.rng
@@ -224,7 +226,7 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
         for _ in range(sweeps + config.burn_in * late):
             _sweep(chains, c, filters, state.parameters.a, rng)
         data, model = chains.data[c], chains.state[c]
-        phases = tuple(int(p) for p in rng.permutation(8)[: config.phases])  # these stand for all
+        phases = tuple(int(p) for p in rng.permutation(8)[: config.phases])  # a random subset
         G_d, p_d, places = moments(data, filters, phases)
         G_m, p_m, _ = moments(model, filters, phases)
         v_d, v_m = int(data[inner].sum()), int(model[inner].sum())
@@ -246,20 +248,20 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: State) -> tup
         wh, h, v = (np.mean(x, axis=0) for x in zip(*differences))
         g = centered_gradient(Difference(wh, h, float(v)), mu, lam)
         rate = config.step / config.window**3  # gradients per voxel
-        move = uncentered(Parameters(rate * g.w, rate * g.b, rate * g.a), mu, lam)
-    parameters = _moved(state.parameters, move)
-    averaged = _blended(state.averaged, parameters, config.average_memory)
+        move = uncenter(Parameters(rate * g.w, rate * g.b, rate * g.a), mu, lam)
+    parameters = _move(state.parameters, move)
+    averaged = _blend(state.averaged, parameters, config.average_memory)
     norm = float(np.sqrt((parameters.w**2).sum((1, 2, 3))).max())
     if not np.isfinite(norm) or norm > config.largest_norm:
         raise FitError(
             "shape-diverged", "training of the shape model diverged", found=f"filter norm {norm:.3g}",
             do="resume from the last checkpoint with a smaller step",
         )  # fmt: skip
-    state = State(
+    state = ShapeState(
         state.step + 1, parameters, mu, lam, averaged, state.family, fisher, chains,
         (state.turn + config.batch) % config.pool, dict(rng.bit_generator.state),
     )  # fmt: skip
-    return state, Info(state.step, unequal / voxels, on_model / max(on_data, 1), norm)
+    return state, StepInfo(state.step, unequal / voxels, on_model / max(on_data, 1), norm)
 
 
 def _sweep(chains: Chains, c: int, filters: Filters, a: float, rng: np.random.Generator) -> None:
@@ -278,19 +280,19 @@ def centered_gradient(d: Difference, mu: float, lam: npt.NDArray) -> Parameters:
     return Parameters(w, d.h, d.v)
 
 
-def uncentered(step: Parameters, mu: float, lam: npt.NDArray) -> Parameters:
-    """The same step in the model's own parameters: the enhanced gradient (Cho 2011, Melchior 2013)."""
+def uncenter(step: Parameters, mu: float, lam: npt.NDArray) -> Parameters:
+    """Convert a centered step to model parameters: the enhanced gradient (Cho 2011, Melchior 2013)."""
     tied = TIED * step.w.sum((1, 2, 3))
     return Parameters(step.w, step.b - mu * tied, step.a - float((lam * tied).sum()))
 
 
 def natural_step(
-    differences: Sequence[Difference], state: State, config: ShapeTraining
+    differences: Sequence[Difference], state: ShapeState, config: ShapeTraining
 ) -> tuple[FloatArray, Parameters]:
-    """Fisher information and step: the natural gradient, which hardly depends on the choice of parameters.
+    """Fisher information and step along the natural gradient, nearly independent of parametrization.
 
-    Strengths, biases and the volume of the tumor hang together, and the volume has by far the largest
-    curvature: steps along the plain gradient oscillate in it long before they have moved anything else.
+    Strengths, biases and tumor volume are coupled, and the volume has by far the largest curvature: the plain
+    gradient would oscillate in volume before anything else changes.
     """
     g = np.array([state.family.along(d) for d in differences])
     keep = 1 - 1 / min(state.step + 1, FISHER_MEMORY)
@@ -303,24 +305,24 @@ def natural_step(
     return fisher, state.family.step(rate * move)
 
 
-def _blended(p: Parameters, q: Parameters, keep: float) -> Parameters:
+def _blend(p: Parameters, q: Parameters, keep: float) -> Parameters:
     """keep p + (1 − keep) q."""
     new = 1 - keep
     return Parameters(keep * p.w + new * q.w, keep * p.b + new * q.b, keep * p.a + new * q.a)
 
 
-def _moved(p: Parameters, step: Parameters) -> Parameters:
+def _move(p: Parameters, step: Parameters) -> Parameters:
     return Parameters(p.w + step.w, p.b + step.b, p.a + float(step.a))
 
 
 def _restart(
     chains: Chains, c: int, shapes: Sequence[Shape], config: ShapeTraining, rng: np.random.Generator
 ) -> bool:
-    """Give chain c a new window if it is unborn or dies; whether it then starts far from its data."""
+    """Give chain c a new window if it is new or ends; returns whether it starts far from its data."""
     life = config.life if chains.log_odds[c] else config.life_free
     if chains.alive[c] and rng.random() >= 1 / life:
         return False
-    data = window(shapes, config.window, config.margin, rng)
+    data = draw_window(shapes, config.window, config.margin, rng)
     chains.box[c] = [[REACH] * 3, [REACH + config.window] * 3]
     chains.alive[c] = True
     chains.data[c] = chains.state[c] = chains.seen[c] = data
@@ -335,7 +337,7 @@ def _restart(
     rate = rng.uniform(*(config.blob_rates if is_blobs else config.rates))
     grain = rng.uniform(*config.grains) if is_blobs else 0.0
     inner = (slice(REACH, -REACH),) * 3
-    chains.seen[c][inner] ^= flips((config.window,) * 3, rate, grain, rng)
+    chains.seen[c][inner] ^= draw_flips((config.window,) * 3, rate, grain, rng)
     chains.log_odds[c] = np.log((1 - rate) / rate)
     if rng.random() < config.from_data:
         return False
@@ -343,8 +345,8 @@ def _restart(
     return True
 
 
-def to_arrays(state: State) -> dict[str, npt.NDArray]:
-    """A state as named arrays, for a checkpoint."""
+def to_arrays(state: ShapeState) -> dict[str, npt.NDArray]:
+    """Arrays of a state, for a checkpoint."""
     c = state.chains
     out = {
         "step": np.array(state.step), "mu": np.array(state.mu), "lam": state.lam, "fisher": state.fisher,
@@ -359,8 +361,8 @@ def to_arrays(state: State) -> dict[str, npt.NDArray]:
     return out
 
 
-def from_arrays(x: dict[str, npt.NDArray]) -> State:
-    """The state that `to_arrays` stored."""
+def from_arrays(x: dict[str, npt.NDArray]) -> ShapeState:
+    """Restore a state from the arrays of `to_arrays`."""
     size = tuple(int(n) for n in x["size"])
     data, chain, seen = (
         np.unpackbits(x[k])[: int(np.prod(size))].reshape(size) for k in ("data", "state", "seen")
@@ -368,9 +370,9 @@ def from_arrays(x: dict[str, npt.NDArray]) -> State:
     parameters, averaged = (
         Parameters(x[f"{name}_w"], x[f"{name}_b"], float(x[f"{name}_a"])) for name in _PARAMETERS
     )
-    family = first_model()[1] if x["fisher"].size > 1 else Family.none()
+    family = build_first_model()[1] if x["fisher"].size > 1 else Family.none()
     chains = Chains(data, chain, seen, x["log_odds"], x["alive"], x["box"])
-    return State(
+    return ShapeState(
         int(x["step"]), parameters, float(x["mu"]), x["lam"], averaged, family, x["fisher"], chains,
         int(x["turn"]), json.loads(str(x["rng"])),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Training shapes: binary maps cut to their boxes, windows of them, and the noise that corrupts a window."""
+"""Training shapes: cropped binary maps, windows of them, and noise that corrupts a window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Shape:
-    """One binary map, cut to the box of its voxels; `patient` keeps time points of one person together."""
+    """A binary map, cropped to its bounding box; `patient` groups time points of one person."""
 
     name: str
     patient: str
@@ -30,8 +30,8 @@ class Shape:
         return int(self.v.sum())
 
 
-def shape_of(name: str, mask: npt.NDArray) -> Shape | None:
-    """Cut a mask to its box; None for an empty one. A name ending in -NNN is a time point of one patient."""
+def crop_shape(name: str, mask: npt.NDArray) -> Shape | None:
+    """Crop a mask to its bounding box; None if empty. A name ending in -NNN is a time point of a patient."""
     places = np.nonzero(mask)
     if not len(places[0]):
         return None
@@ -44,27 +44,27 @@ def shape_of(name: str, mask: npt.NDArray) -> Shape | None:
 def split_by_patient(
     shapes: Iterable[Shape], held_out: int, seed: int
 ) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
-    """Shapes to train on and shapes of `held_out` patients that training never sees."""
+    """Split shapes into those for training and those of `held_out` patients."""
     shapes = tuple(shapes)
     patients = sorted({s.patient for s in shapes})
     kept = set(np.random.default_rng(seed).permutation(patients)[:held_out])
     return tuple(s for s in shapes if s.patient not in kept), tuple(s for s in shapes if s.patient in kept)
 
 
-def window(shapes: Sequence[Shape], size: int, margin: int, rng: np.random.Generator) -> ByteArray:
-    """A cube of size + 2 REACH voxels from a random shape, in one of 8 flips.
+def draw_window(shapes: Sequence[Shape], size: int, margin: int, rng: np.random.Generator) -> ByteArray:
+    """Draw a cube of size + 2 REACH voxels from a random shape, in one of 8 flips.
 
-    Its center is uniform in the shape's box grown by `margin`, so that empty surroundings have their share.
+    Its center is uniform in the shape's box expanded by `margin`, to include empty surroundings.
     """
     v = shapes[int(rng.integers(len(shapes)))].v
     corner = np.array([rng.integers(-margin, n + margin + 1) for n in v.shape]) - (size // 2 + REACH)
-    out = cut(v, corner, size + 2 * REACH)
+    out = crop(v, corner, size + 2 * REACH)
     flips = tuple(slice(None, None, -1 if rng.integers(2) else 1) for _ in range(3))
     return np.ascontiguousarray(out[flips])
 
 
-def cut(v: ByteArray, corner: npt.NDArray[np.integer], size: int) -> ByteArray:
-    """The cube of v at `corner`, zero outside v."""
+def crop(v: ByteArray, corner: npt.NDArray[np.integer], size: int) -> ByteArray:
+    """Crop a cube from v at `corner`; zero outside v."""
     out = np.zeros((size,) * 3, np.uint8)
     source = tuple(slice(max(0, c), max(0, min(n, c + size))) for c, n in zip(corner, v.shape))
     part = v[source]
@@ -73,8 +73,10 @@ def cut(v: ByteArray, corner: npt.NDArray[np.integer], size: int) -> ByteArray:
     return out
 
 
-def flips(shape: Sequence[int], rate: float, grain: float, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Voxels to flip, a share `rate`: independent ones, or blobs of a field smoothed by `grain` voxels."""
+def draw_flips(
+    shape: Sequence[int], rate: float, grain: float, rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """Draw a fraction `rate` of voxels to flip: independent, or blobs smoothed by `grain` voxels."""
     if grain == 0:
         return rng.random(shape) < rate
     field = gaussian_filter(rng.standard_normal(shape, np.float32), grain, mode="wrap")

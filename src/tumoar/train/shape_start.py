@@ -1,12 +1,11 @@
-"""The model before training, and the family of models that training chooses from.
+"""Initial model of shape training, and the family of models that training chooses from.
 
-Tumors have no preferred side, so that the best model looks the same from all of them: the 48 symmetries of
-the cube exchange its filters. There are two kinds. *Balls* are the same from all sides; those of one kind
-share their taps and differ in their biases, so that together they make a function of what they see.
-*Surfaces* face one of 26 directions (6 faces, 12 edges, 8 corners of a cube) and have the opposite taps on
-opposite sides; the ones of a class are turns of each other. Within that every tap and every bias is free:
-training moves 196 numbers in place of 13,761. Opposite surfaces, and balls of one kind, share their sums in
-the sampler, which therefore computes 16 correlations in place of 40.
+Tumors have no preferred direction, so the model is invariant to the 48 symmetries of the cube, which permute
+its filters. There are two kinds of filters. *Balls* are symmetric; those of one kind share their taps and
+differ in their biases, so that together they form a nonlinear function of their input. *Surfaces* face one of
+26 directions (6 faces, 12 edges, 8 corners of a cube) and are odd; those of a class are rotations of each
+other. All other taps and biases are free: training updates 196 parameters instead of 13,761. In the sampler,
+opposite surfaces and balls of one kind share their sums: 16 correlations instead of 40.
 """
 
 from __future__ import annotations
@@ -23,21 +22,20 @@ from tumoar.numerics.convolve import M, R
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-Symmetry = tuple[IntArray, int]  # a signed permutation (3, 3) of the axes; the sign it gives to a filter
+Symmetry = tuple[IntArray, int]  # a signed permutation (3, 3) of the axes; its sign for a filter
 TIED = 8  # voxels that share one free tap
 
-# Kinds of balls at the start: width in taps of 2 mm (0: one tap), strength in nats (input with all on, above
-# that with none), biases. The first are majority votes of 2³ voxels: with the visible bias they make a
-# function of the number of voxels that are on, about its square, as a Markov random field of the 26 neighbors
-# does. The second acts where a wider ball is empty, or nearly so. The third is weak, and free to become
-# something.
+# Initial kinds of balls: width in taps of 2 mm (0: one tap), strength in nats (input with all voxels on minus
+# that with none), biases. The first are majority votes of 2³ voxels: with the visible bias they form a nearly
+# quadratic function of the number of voxels that are on, like a Markov random field of the 26 neighbors. The
+# second responds to a wider ball that is empty or nearly so. The third is weak, to be determined by training.
 BALLS = (
     (0.0, 4.0, (-1.16, -1.38, -1.67, -1.96, -2.18)),
     (1.3, -25.0, (-0.8,)),
     (1.0, 1.5, (-0.2, -0.36, -0.51, -0.67, -0.83, -0.99, -1.14, -1.3)),
 )
-# Surfaces: width, strength (input at such a surface above that at the opposite one), bias. Balls make small
-# shapes shrink, as surface tension does; these reward a surface that is large and smooth.
+# Surfaces: width, strength (input at such a surface minus that at the opposite one), bias. Balls make small
+# shapes shrink, like surface tension; surfaces favor large, smooth boundaries.
 SURFACE = (2.5, 12.0, -6.0)
 DIRECTIONS = sorted((d for d in product((-1, 0, 1), repeat=3) if any(d)), key=np.count_nonzero)
 TAPS = np.array(list(np.ndindex(R, R, R))) - R // 2
@@ -53,7 +51,7 @@ class Parameters(NamedTuple):
 
 @dataclass(frozen=True)
 class Family:
-    """Directions in parameter space, of w (n, M, R³) with b (n, M); the visible bias is one more."""
+    """Directions in parameter space: w (n, M, R³) with b (n, M), and the visible bias."""
 
     w: FloatArray
     b: FloatArray
@@ -80,14 +78,14 @@ class Family:
 
 
 @cache
-def first_model() -> tuple[Parameters, Family]:
-    """The first model, under which empty and full surroundings are equally probable, and its family."""
+def build_first_model() -> tuple[Parameters, Family]:
+    """Initial model, with equally probable empty and full surroundings, and its family."""
     w, b = np.zeros((M, R**3)), np.zeros(M)
     directions_w: list[FloatArray] = []
     directions_b: list[FloatArray] = []
 
     def add(filters: list[int], basis: list[list[FloatArray]], biases: list[list[int]]) -> None:
-        """Directions: of the taps of some filters, a basis vector given filter by filter; of biases."""
+        """Add directions: basis vectors of the taps of some filters, and biases."""
         for vectors in basis:
             one = np.zeros_like(w)
             one[filters] = vectors
@@ -99,29 +97,29 @@ def first_model() -> tuple[Parameters, Family]:
             directions_b.append(np.bincount(together, minlength=M).astype(float))
 
     m = 0
-    everywhere = invariant([(g, 1) for g in cube()])
+    everywhere = invariant_basis([(g, 1) for g in cube_symmetries()])
     for width, strength, bias in BALLS:
         filters = list(range(m, m + len(bias)))
         w[filters], b[filters] = strength * ball(width), bias
         add(filters, [[e] * len(bias) for e in everywhere], [[k] for k in filters])
         m += len(bias)
     width, strength, threshold = SURFACE
-    for directions in classes():
+    for directions in direction_classes():
         filters = list(range(m, m + len(directions)))
-        turns = [turn(directions[0], d) for d in directions]
+        turns = [find_rotation(directions[0], d) for d in directions]
         w[filters] = [strength * surface(d, width) for d in directions]
         b[filters] = threshold
-        basis = invariant(facing(directions[0]))
-        add(filters, [[turned(e, g) for g in turns] for e in basis], [filters])
+        basis = invariant_basis(stabilizer(directions[0]))
+        add(filters, [[rotate(e, g) for g in turns] for e in basis], [filters])
         m += len(directions)
     family = Family(np.array(directions_w), np.array(directions_b))
     for x in (w, b, family.w, family.b):
         x.flags.writeable = False
-    return Parameters(w.reshape(M, R, R, R), b, balanced_bias(w, b)), family
+    return Parameters(w.reshape(M, R, R, R), b, balance_bias(w, b)), family
 
 
-def balanced_bias(w: FloatArray, b: FloatArray) -> float:
-    """The visible bias under which empty and full surroundings are equally probable."""
+def balance_bias(w: FloatArray, b: FloatArray) -> float:
+    """Visible bias for which empty and full surroundings are equally probable."""
     full = TIED * w.reshape(len(w), -1).sum(1)
     return -float((np.logaddexp(0, b + full) - np.logaddexp(0, b)).sum())
 
@@ -130,14 +128,14 @@ def balanced_bias(w: FloatArray, b: FloatArray) -> float:
 
 
 def ball(width: float) -> FloatArray:
-    """(R³,) taps of a Gaussian ball, whose input is 1 if all voxels are on."""
+    """(R³,) taps of a Gaussian ball, with input 1 if all voxels are on."""
     square = (TAPS**2).sum(1)
     x = np.where(square == 0, 1.0, 0.0) if width == 0 else np.exp(-square / 2 / width**2)
     return x / (TIED * x.sum())
 
 
 def surface(direction: tuple[int, ...], width: float) -> FloatArray:
-    """(R³,) taps in a ball, positive ahead and negative behind; the input at such a surface is 1/2."""
+    """(R³,) taps in a ball, positive in front and negative behind; the input at such a surface is 1/2."""
     ahead = np.clip(TAPS @ direction / np.linalg.norm(direction), -1, 1)
     out = np.exp(-(TAPS**2).sum(1) / 2 / width**2) * ahead
     return out / (TIED * np.abs(out).sum())
@@ -147,8 +145,8 @@ def surface(direction: tuple[int, ...], width: float) -> FloatArray:
 
 
 @cache
-def cube() -> tuple[IntArray, ...]:
-    """The 48 symmetries: permutations of the axes with signs."""
+def cube_symmetries() -> tuple[IntArray, ...]:
+    """The 48 symmetries of the cube: signed permutations of the axes."""
     rows = np.eye(3, dtype=int)
     return tuple(
         rows[list(p)] * np.array(s)[:, None]
@@ -157,40 +155,40 @@ def cube() -> tuple[IntArray, ...]:
     )
 
 
-def classes() -> list[list[tuple[int, ...]]]:
+def direction_classes() -> list[list[tuple[int, ...]]]:
     """Directions of faces, edges and corners."""
     return [[d for d in DIRECTIONS if np.count_nonzero(d) == n] for n in (1, 2, 3)]
 
 
-def facing(direction: tuple[int, ...]) -> list[Symmetry]:
-    """What leaves a surface as it is: turns and mirrors that keep its direction, and those to its opposite
-    with a change of sign."""
-    signs = [(g, int(np.sign(g @ direction @ direction))) for g in cube()]
+def stabilizer(direction: tuple[int, ...]) -> list[Symmetry]:
+    """Symmetries that leave a surface invariant: those that preserve its direction, and, with a change of
+    sign, those that reverse it."""
+    signs = [(g, int(np.sign(g @ direction @ direction))) for g in cube_symmetries()]
     return [(g, s) for g, s in signs if np.array_equal(g @ direction, s * np.array(direction))]
 
 
-def invariant(symmetries: list[Symmetry]) -> list[FloatArray]:
-    """A basis (R³,) of the filters that the symmetries leave as they are, each with its sign."""
+def invariant_basis(symmetries: list[Symmetry]) -> list[FloatArray]:
+    """Basis (R³,) of the filters that are invariant under the symmetries with their signs."""
     out, left = [], set(range(R**3))
     while left:
-        taps = [(_place(g @ TAPS[min(left)]), s) for g, s in symmetries]
+        taps = [(_tap_index(g @ TAPS[min(left)]), s) for g, s in symmetries]
         left -= {at for at, _ in taps}
         one = np.bincount([at for at, _ in taps], [s for _, s in taps], R**3)
-        if one.any():  # a tap that is turned into itself with the other sign is zero
+        if one.any():  # a tap mapped to itself with opposite sign is zero
             out.append(one / np.abs(one).max())
     return out
 
 
-def turn(source: tuple[int, ...], target: tuple[int, ...]) -> IntArray:
-    """A symmetry that leads from one direction to another."""
-    return next(g for g in cube() if np.array_equal(g @ source, target))
+def find_rotation(source: tuple[int, ...], target: tuple[int, ...]) -> IntArray:
+    """Find a symmetry that maps one direction to another."""
+    return next(g for g in cube_symmetries() if np.array_equal(g @ source, target))
 
 
-def turned(x: FloatArray, g: IntArray) -> FloatArray:
-    """The filter (R³,) turned by a symmetry."""
-    return x[(TAPS @ g + R // 2) @ [R * R, R, 1]]  # where the inverse, which is the transpose, leads
+def rotate(x: FloatArray, g: IntArray) -> FloatArray:
+    """Apply a symmetry to a filter (R³,)."""
+    return x[(TAPS @ g + R // 2) @ [R * R, R, 1]]  # the inverse of g is its transpose
 
 
-def _place(tap: IntArray) -> int:
-    """The number of a tap."""
+def _tap_index(tap: IntArray) -> int:
+    """Index of a tap."""
     return int((tap + R // 2) @ [R * R, R, 1])

@@ -1,6 +1,6 @@
-"""The average of what lies around brain and eye sockets in many heads: air, bone and soft tissue.
+"""Average surroundings of brain and eye sockets in many heads: air, bone and soft tissue.
 
-Heads are laid onto their mean shape by the landmarks that `placement.template` finds again in any atlas.
+Heads are aligned with their mean shape by landmarks that `placement.template` can find in any atlas.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tumoar.vocabulary.labels import LabelTable
 
 SPACING = 4.0
 MARGIN = 64.0
-"""mm beyond the brain's extents."""
+"""Margin around the brain in mm."""
 BLUR = 2.0
 CUT = 15.0
-"""mm above the lowest voxel of a head that belong to the edge of its field of view, not to the head."""
+"""mm above the lowest voxel of a head that are excluded as edge of the field of view."""
 SPREAD = 12.0
-"""mm over which what is known is carried to where no head tells anything."""
+"""mm of extrapolation to places that no head covers."""
 
 Head = tuple[npt.NDArray[np.uint8], npt.NDArray[np.integer], Grid]
 
 
-def average(heads: Iterable[Head], labels: LabelTable, table: HeadTable) -> Surroundings:
-    """Surroundings of heads, each a label map of ours with its source codes on a 1 mm grid."""
+def average_heads(heads: Iterable[Head], labels: LabelTable, table: HeadTable) -> Surroundings:
+    """Average the surroundings of heads, each a prepared label map with its source codes on a 1 mm grid."""
     heads = list(heads)
     found = [landmarks(*_one_hot(label_map, grid, labels), labels) for label_map, _, grid in heads]
     names = [name for name in found[0] if all(name in other for other in found)]
@@ -65,7 +65,7 @@ def _one_hot(
 
 
 def _seen(source: npt.NDArray[np.integer], grid: Grid) -> npt.NDArray[np.bool_]:
-    """Voxels above the lower edge of the field of view, below which all is zero."""
+    """Voxels above the lower edge of the field of view, below which all values are zero."""
     lowest = np.flatnonzero(source.any((0, 1)))[0]
     return np.arange(source.shape[2]) >= lowest + CUT / grid.spacing[2]
 

@@ -281,7 +281,7 @@ def _position(rows: tuple[Any, ...], name: str) -> int:
         if row.name == name:
             return i
     known = ", ".join(row.name for row in rows)
-    raise KeyError(f"no '{name}' in the label table; known names: {known}")
+    raise KeyError(f"no '{name}' in the label table; there are: {known}")
 
 
 def _require(condition: bool, otherwise: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.model.shape.base import BoolArray
-from tumoar.numerics.neighbors import neighbors
+from tumoar.numerics.neighbors import count_neighbors
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class FirstOrderMRF:
 
     def field(self, v: BoolArray, region: BoolArray, key: int) -> npt.NDArray[np.float32]:
         """β Σ_j (2 v_j − 1) over the 26 neighbors j."""
-        n = neighbors(v, region)
+        n = count_neighbors(v, region)
         return np.where(region, np.float32(self.beta) * (2 * n - 26), np.float32(0))
 
     def energy(self, v: BoolArray) -> float:

@@ -170,9 +170,9 @@ def test_names_of_clinics(study, tmp_path, file):
     assert dices(scored) == dict.fromkeys(scored.scores, 1.0)
     assert scored.mapped == {"$x^$"}
     assert scored.notes == (
-        "BRSTEM was taken for Brainstem",
-        "OPT NRV L was taken for OpticNrv_L",
-        "$x^$ was taken for Eye_L",
+        "BRSTEM was matched to Brainstem",
+        "OPT NRV L was matched to OpticNrv_L",
+        "$x^$ was matched to Eye_L",
         "structures of RS.dcm that were not compared: Brain_PRV",
         "structures of the result without a reference: Brain",
     )
@@ -180,7 +180,7 @@ def test_names_of_clinics(study, tmp_path, file):
     with pytest.raises(UsageError, match="2 structures match Brainstem"):
         score(out, path, {}, {})
     path = renamed(folder / "on_t1c" / f"{file}.dcm", tmp_path / "RS.dcm", {n: f"z{n}" for n in ORGANS})
-    with pytest.raises(UsageError, match="no structure of ours"):
+    with pytest.raises(UsageError, match="no known structure"):
         score(out, path, {}, {})
 
 
@@ -209,7 +209,7 @@ def test_the_command(study, tmp_path, capfd):
         tmp_path / "o",
     )
     assert (code, err) == (0, "")
-    assert "note: out: $x^$ was taken for Eye_L" in told
+    assert "note: out: $x^$ was matched to Eye_L" in told
     assert "note: out: structures of RS.dcm that were not compared: B_R" in told
     summary = [line for line in told.splitlines() if line.startswith("Brain ") and "  patients 1" in line]
     assert len(summary) == 7
@@ -257,7 +257,7 @@ def test_a_result_in_another_convention_is_refused(study, tmp_path):
     assert scored.notes[0] == "no voxel of the result is Brainstem"
     image = read_nifti(mask)
     write_nifti(tmp_path / "m.nii.gz", image.data * np.uint8(100), image.grid)
-    with pytest.raises(UsageError, match="result is not a label map of ours"):
+    with pytest.raises(UsageError, match="result is not a tumoar label map"):
         score(tmp_path / "m.nii.gz", mask, {"Brainstem": [1]}, {})
 
 
@@ -280,7 +280,7 @@ def test_segments_beside_the_image_are_refused(study, tmp_path):
             "two segments have the label GTV",
         ),
         (lambda d: d.SegmentSequence[1].__setattr__("SegmentLabel", ""), "segment 2 has no label"),
-        (lambda d: d.SegmentSequence[1].__setattr__("SegmentNumber", 1), "segment number 1 is there twice"),
+        (lambda d: d.SegmentSequence[1].__setattr__("SegmentNumber", 1), "segment number 1 appears twice"),
         (lambda d: d.SegmentSequence.pop(), "which the file does not list"),
         (lambda d: d.PerFrameFunctionalGroupsSequence.pop(), "positions"),
         (lambda d: d.__setattr__("SegmentationType", "LABELMAP"), "not BINARY or FRACTIONAL"),
@@ -317,7 +317,7 @@ def test_what_cannot_be_checked_is_noted(tmp_path):
     planes = [square + np.array([0, 0, z]) for z in range(10, 20)]
     path = save(contour_set({"Brain": planes}, "1.9"), tmp_path / "RS.dcm")
     notes = score(out, path, {}, {}).notes
-    assert notes[0].startswith("the result does not tell its frame of reference")
+    assert notes[0].startswith("the result has no frame of reference")
 
 
 # ---- values ------------------------------------------------------------------------------------------------

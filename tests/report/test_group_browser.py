@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from tumoar.report.group import render_group
+from tumoar.vocabulary.notes import Note
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -21,7 +22,7 @@ def row(number, gtv, state="done", flags=(), unusual=()):
         "status": ("NEEDS REVIEW" if flags else "OK") if done else "",
         "code": 0 if done else 5,
         "reason": "" if done else "E5-B23 no signal in T1c",
-        "flags": [{"id": flag, "text": "look"} for flag in flags],
+        "flags": [Note(flag, "look") for flag in flags],
         "unusual": [{"name": name, "cm3": 1.0, "median": 2.0} for name in unusual],
         "stamps": [],
         "contrasts": ["T1c"],

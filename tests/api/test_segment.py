@@ -137,7 +137,7 @@ def test_an_interrupted_run_is_continued_to_the_same_bits(small, tmp_path):
     tumoar.segment(t1c="a", output=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         tumoar.segment(t1c="a", output=tmp_path / "out", watch=stop)
-    with pytest.raises(UsageError, match="E2-resume an interrupted run is there"):
+    with pytest.raises(UsageError, match="E2-resume the output has an interrupted run"):
         tumoar.segment(t1c="a", output=tmp_path / "out")
     steps = []
     tumoar.segment(t1c="a", output=tmp_path / "out", resume=True, watch=steps.append)
@@ -199,11 +199,11 @@ def test_flair2_takes_the_place_of_both(monkeypatch):
         ({"t1c": "x", "margins": "ctv=nan"}, "E2-margins margins not usable"),
         ({"t1c": "x", "samples": 0}, "E2-B55 setting gibbs.samples"),
         ({"t1c": "x", "prior": "magic"}, "E2-B55 setting prior"),
-        ({"t1c": "x", "fast": True, "config": CONFIG}, "E2-B55 fast and a Config at once"),
+        ({"t1c": "x", "fast": True, "config": CONFIG}, "E2-B55 both fast and a Config given"),
         ({"t1c": "x", "seed": -1}, "E2-options seed is out of range"),
         ({"t1c": "x", "min_volume": float("nan")}, "E2-options min_volume is out of range"),
         ({"t1c": "x", "max_memory": float("inf")}, "E2-options max_memory is out of range"),
-        ({"case": small_head.case(), "t1c": "x"}, "E2-images a case and images at once"),
+        ({"case": small_head.case(), "t1c": "x"}, "E2-images both a case and images given"),
         ({"case": small_head.case(), "max_memory": 0.2}, "E10-memory this case needs about"),
         ({"t1c": "x", "output": "/"}, "E2-output the output must be a folder of its own"),
     ],

@@ -136,7 +136,7 @@ def test_no_volume_and_no_picture_of_the_page_shows_what_is_left_out(bright):
         assert (corner == 0).all()
     for row in data["bias"]:
         assert (np.asarray(PIL.Image.open(BytesIO(b64decode(row["png"]))))[:3, :3, 3] == 0).all()
-    assert "Left out of the images: skin" in render(data)
+    assert "Removed from the images: skin" in render(data)
     for row in thumbnails(render(data)):
         small = np.asarray(PIL.Image.open(BytesIO(b64decode(row["jpeg"]))))
         assert small[:4, :4].max() < 20
@@ -147,7 +147,7 @@ def test_a_face_is_kept_where_it_is_asked_for(bright):
     assert data["whole"]
     assert unpacked(data["contrasts"][0]["nifti"])[0, 0, 0] > 0
     page = render(data)
-    assert "The images are whole" in page
+    assert "The images show the whole head" in page
     assert read_data(page) == data
 
 

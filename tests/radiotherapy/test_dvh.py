@@ -8,7 +8,7 @@ from analytic_shapes import CENTER_GY, GRADIENT, linear_dose, mask_of, possible,
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.pieces import Pieces, cut_mask
-from tumoar.radiotherapy.dvh import Dvh, band, dvh, thinned
+from tumoar.radiotherapy.dvh import Dvh, band, dvh, thin_dvh
 
 PERCENTS = (5, 50, 95)
 
@@ -110,7 +110,7 @@ def test_a_thinned_curve_keeps_its_hot_spots():
     rng = np.random.default_rng(3)
     doses = np.sort(rng.gamma(2.0, 10.0, 300_000))[::-1]
     whole = Dvh(doses, np.full(len(doses), 1e-3))
-    few = thinned(whole, 2000)
+    few = thin_dvh(whole, 2000)
     assert len(few.doses) <= 2000
     assert few.maximum == whole.maximum
     assert few.volume == pytest.approx(whole.volume)

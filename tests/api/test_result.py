@@ -18,9 +18,9 @@ import tumoar
 from tumoar.geometry.image import Grid, Image, Input
 from tumoar.io.dicom import grid_of, only_series
 from tumoar.io.rtstruct import read_rtstruct
-from tumoar.preprocess.quality import Note
 from tumoar.report import notebook_html, read_page
 from tumoar.vocabulary.errors import GeometryError, IntegrityError
+from tumoar.vocabulary.notes import Note
 
 N = small_head.SIZE
 FLIP = np.array([[-1.0, 0, 0, N - 1], [0, -1, 0, N - 1], [0, 0, 1, 0], [0, 0, 0, 1]])

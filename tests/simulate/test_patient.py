@@ -9,7 +9,7 @@ from scipy import ndimage as ndi
 
 from tumoar.simulate import Acquisition, draw_blob, draw_place, simulate
 from tumoar.simulate.patient import displace
-from tumoar.simulate.scanner import bias_shape, over_same_field
+from tumoar.simulate.scanner import bias_shape, change_spacing
 from tumoar.simulate.tissue import default_tissues
 from tumoar.train.head_table import default_heads
 from tumoar.vocabulary.contrasts import default_contrasts
@@ -136,7 +136,7 @@ def test_bias_field_is_smooth_and_within_its_bounds(head):
 
 def test_thick_slices_cover_the_same_field(head):
     grid = head[1]
-    thick = over_same_field(grid, (1.0, 1.0, 6.5))
+    thick = change_spacing(grid, (1.0, 1.0, 6.5))
     for corner in ((-0.5, -0.5, -0.5), np.array(grid.shape) - 0.5):
         at = np.array(corner, float)
         mine = thick.world(np.where(at < 0, -0.5, np.array(thick.shape) - 0.5))

@@ -18,10 +18,10 @@ from small_result import small_result
 
 import tumoar.cli as cli
 from tumoar.io.manifest_schema import seal
-from tumoar.preprocess.quality import Note
 from tumoar.report import read_data, render, report_data, schema
 from tumoar.result.folder import Options, write_result
 from tumoar.vocabulary.errors import UnreadableFileError
+from tumoar.vocabulary.notes import Note
 
 NOTES = (Note("B40", "eyes cannot be seen"),)
 CURVE = {"name": "Brainstem", "color": "#2ca02c", "dose": [0.0, 30.0], "volume": [100.0, 0.0]}

@@ -18,11 +18,11 @@ import small_head
 from small_result import small_result
 
 from tumoar.geometry.image import Case, Input
-from tumoar.preprocess.quality import Note
 from tumoar.report import face, read_data, render, report_data, volumes
 from tumoar.report.pictures import outlines, plane
 from tumoar.vocabulary.contrasts import find_contrast
 from tumoar.vocabulary.errors import UnreadableFileError
+from tumoar.vocabulary.notes import Note
 
 NOTES = (Note("drift", "GTV </script><b>drifts</b> & more"), Note("B40", "eyes cannot be seen"))
 MANIFEST = {
@@ -152,7 +152,7 @@ def test_volumes_for_the_viewer_are_those_of_the_result(data, result):
 
 def test_the_page_stays_small_whatever_the_images(result, monkeypatch):
     """Fewer levels of gray where the budget is short, never more than half a level's width off."""
-    images = volumes.windowed(result)
+    images = volumes.apply_windows(result)
     full = sum(len(row["nifti"]) for row in volumes.contrast_volumes(result, images))
     monkeypatch.setattr(volumes, "BUDGET", full / 2)
     packed = volumes.contrast_volumes(result, images)

@@ -14,15 +14,16 @@ from storage_orders import ORDERS, stored
 from tumoar.cli import main
 from tumoar.geometry.image import Grid, Image
 from tumoar.io.dicom import grid_of, only_series
-from tumoar.io.identity import sealed
+from tumoar.io.identity import seal_identity
 from tumoar.io.manifest import digest_of_file
 from tumoar.io.nifti import read_nifti
 from tumoar.io.rois import Roi
 from tumoar.io.rtstruct import read_rtstruct
-from tumoar.radiotherapy.export import UNCHECKED, _changed, export, identity_checked, rois_on
+from tumoar.radiotherapy.export import UNCHECKED, _note_changed, export, is_identity_checked, rois_on
 from tumoar.result.folder import read_manifest
-from tumoar.result.masks import rearranged, same_voxels
+from tumoar.result.masks import rearrange, same_voxels
 from tumoar.vocabulary.errors import GeometryError, IntegrityError
+from tumoar.vocabulary.notes import Note
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +86,10 @@ def test_voxels_too_coarse_are_told():
     mask = np.zeros(coarse.shape, bool)
     mask[:2, :2, :2] = True
     roi = Roi("OpticChiasm", "ORGAN", "#ff3b30", mask)
-    assert _changed({"name": "OpticChiasm", "outlined_cm3": 1.0}, [roi], coarse) is None
-    assert "1.00 cm³ on the voxels" in _changed({"name": "OpticChiasm", "outlined_cm3": 0.4}, [roi], coarse)
+    assert _note_changed({"name": "OpticChiasm", "outlined_cm3": 1.0}, [roi], coarse) is None
+    note = _note_changed({"name": "OpticChiasm", "outlined_cm3": 0.4}, [roi], coarse)
+    assert note.where == "OpticChiasm"
+    assert note.text.startswith("1.00 cm³ on the voxels")
 
 
 def test_same_voxels():
@@ -109,11 +112,11 @@ def test_every_storage_order_is_rearranged(axes, flips):
     affine[:3, 3] = 5, -70, 31
     image = Image(rng.integers(0, 9, (4, 5, 6)), Grid((4, 5, 6), affine))
     other = stored(image, axes, flips)
-    assert np.array_equal(rearranged(other.data, other.grid, image.grid), image.data)
-    assert np.array_equal(rearranged(image.data, image.grid, other.grid), other.data)
+    assert np.array_equal(rearrange(other.data, other.grid, image.grid), image.data)
+    assert np.array_equal(rearrange(image.data, image.grid, other.grid), other.data)
     moved = other.grid.affine.copy()
     moved[:3, 3] += 0.2
-    assert rearranged(other.data, Grid(other.grid.shape, moved), image.grid) is None
+    assert rearrange(other.data, Grid(other.grid.shape, moved), image.grid) is None
 
 
 # ---- what is exported, and for whom ------------------------------------------------------------------------
@@ -186,11 +189,11 @@ def test_when_an_identity_is_checked(study, strangers):
     out, series = study
     _, folder = strangers
     manifest, other = read_manifest(out), only_series(folder)
-    assert identity_checked(manifest, series["t1c"])  # by the frame of reference
-    assert identity_checked(manifest, series["flair"])
-    assert not identity_checked(manifest, other)
-    assert identity_checked(manifest | {"patient": sealed(other.person, "k")}, other)
-    assert not identity_checked(manifest | {"patient": {}}, other)
+    assert is_identity_checked(manifest, series["t1c"])  # by the frame of reference
+    assert is_identity_checked(manifest, series["flair"])
+    assert not is_identity_checked(manifest, other)
+    assert is_identity_checked(manifest | {"patient": seal_identity(other.person, "k")}, other)
+    assert not is_identity_checked(manifest | {"patient": {}}, other)
 
 
 def test_what_the_slices_of_a_series_do_not_cover_is_told(tmp_path):
@@ -206,4 +209,5 @@ def test_what_the_slices_of_a_series_do_not_cover_is_told(tmp_path):
     _, notes = export(out, only_series(tmp_path / "cut"), rtstruct=True, seg=False)
     lost = brain.mask[:, :, :first].sum() / brain.mask.sum()
     assert 0 < lost < 0.1
-    assert notes == [f"{100 * lost:.1f} % of Brain lies outside the series, where it is not drawn"]
+    text = f"{100 * lost:.1f} % of it lies outside the series, where it is not drawn"
+    assert notes == [Note("export", text, where="Brain")]

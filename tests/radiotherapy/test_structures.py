@@ -17,7 +17,7 @@ from tumoar.io.nifti import read_nifti
 from tumoar.model.joint import Labels
 from tumoar.radiotherapy.dvh import dvh
 from tumoar.radiotherapy.limits import Limit, judge, measure
-from tumoar.radiotherapy.structures import dosed
+from tumoar.radiotherapy.structures import measure_doses
 from tumoar.result.folder import Options, write_result
 from tumoar.result.native import deliver, deliver_sample
 
@@ -78,7 +78,7 @@ def of(found, name):
 @pytest.mark.parametrize("spacing", [(1, 1, 1), (1, 1, 5), (0.7, 0.7, 3)], ids=str)
 def test_samples_like_the_outline_have_its_doses_on_any_grid(tmp_path, spacing):
     result = result_of([labels_of_a_sample()] * 2, spacing)
-    found = dosed(written(tmp_path / "out", result), steep())
+    found = measure_doses(written(tmp_path / "out", result), steep())
     for name in ("OpticChiasm", "GTV", "Edema", "Brain"):
         one = of(found, name)
         assert one.dvh.volume > 0
@@ -93,7 +93,7 @@ def test_samples_like_the_outline_have_its_doses_on_any_grid(tmp_path, spacing):
 def test_thick_slices_give_no_green_that_the_samples_contradict(tmp_path):
     """On the 1 mm voxels of the model the same samples lie on the other side of the limit."""
     result = result_of([labels_of_a_sample(shift) for shift in (-1.0, 0.0, 0.0, 1.0)], (1, 1, 5))
-    one = of(dosed(written(tmp_path / "out", result), steep()), "OpticChiasm")
+    one = of(measure_doses(written(tmp_path / "out", result), steep()), "OpticChiasm")
     values = [measure(sample, "D0.03cc") for sample in one.samples]
     for limit in np.linspace(min(values) - 3, max(values) + 3, 25):
         verdict = judge(Limit("OpticChiasm", "D0.03cc", limit, limit + 2), one.dvh, one.samples)
@@ -122,7 +122,7 @@ def test_samples_leave_out_the_islands_of_tumor_that_the_outline_leaves_out(tmp_
     for number, spacing in enumerate([(1, 1, 1), (1, 1, 3)]):
         result = result_of(samples, spacing)
         assert result.islands.any()
-        one = of(dosed(written(tmp_path / str(number), result), steep()), "GTV")
+        one = of(measure_doses(written(tmp_path / str(number), result), steep()), "GTV")
         assert one.samples[0].volume == pytest.approx(one.dvh.volume)
     one = result.dvh("GTV", steep())
     assert one.samples[0].volume == pytest.approx(one.dvh.volume)
@@ -136,12 +136,12 @@ def test_samples_are_those_of_the_manifest(tmp_path):
         (out / "samples" / f"sample_999{end}").write_bytes(
             (out / "samples" / f"sample_001{end}").read_bytes()
         )
-    assert len(of(dosed(out, steep()), "GTV").samples) == 2
+    assert len(of(measure_doses(out, steep()), "GTV").samples) == 2
 
 
 def test_only_structures_of_the_result_are_measured(tmp_path):
     out = written(tmp_path / "out", result_of([labels_of_a_sample()] * 2, (1, 1, 2)), organs=("OpticChiasm",))
-    (one,) = dosed(out, steep()).structures
+    (one,) = measure_doses(out, steep()).structures
     assert (one.name, len(one.found.samples)) == ("OpticChiasm", 2)
     mask = read_nifti(out / "structures" / "OpticChiasm.nii.gz")
     assert one.found.dvh.volume == pytest.approx(mask.data.sum() * mask.grid.voxel_volume / 1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tumoar.radiotherapy.margins import Margins, grown, grown_within, parse_margins, ventricles
+from tumoar.radiotherapy.margins import Margins, find_ventricles, grow, grow_within, parse_margins
 from tumoar.vocabulary.errors import UsageError
 
 
@@ -18,7 +18,7 @@ def ball(shape, spacing, center, radius):
 def test_in_free_space_both_ways_give_a_ball(spacing):
     shape = tuple(int(60 / s) for s in spacing)
     seed = ball(shape, spacing, (30, 30, 30), 8)
-    wide, within = grown(seed, 15, spacing), grown_within(seed, np.ones(shape, bool), 15, spacing)
+    wide, within = grow(seed, 15, spacing), grow_within(seed, np.ones(shape, bool), 15, spacing)
     assert not (within & ~wide).any()
     assert within.sum() >= 0.98 * wide.sum()
     assert wide.sum() * np.prod(spacing) == pytest.approx(4 / 3 * np.pi * 23**3, rel=0.06)
@@ -29,24 +29,24 @@ def test_walls_are_not_crossed_but_walked_around():
     seed = ball(shape, spacing, (25, 25, 25), 5)
     wall = np.ones(shape, bool)
     wall[33:35] = False
-    assert not grown_within(seed, wall, 15, spacing)[33:].any()
+    assert not grow_within(seed, wall, 15, spacing)[33:].any()
     door = wall.copy()
     door[33:35, 23:28, 23:28] = True
-    through = grown_within(seed, door, 15, spacing)
-    assert 0 < through[35:].sum() < grown(seed, 15, spacing)[35:].sum()
+    through = grow_within(seed, door, 15, spacing)
+    assert 0 < through[35:].sum() < grow(seed, 15, spacing)[35:].sum()
     assert not (through & ~door).any()
 
 
 def test_outside_the_brain_nothing_grows():
     seed = ball((30, 30, 30), 1.0, (15, 15, 15), 4)
     brain = ball((30, 30, 30), 1.0, (15, 15, 15), 9)
-    assert np.array_equal(grown_within(seed, brain, 20, (1, 1, 1)), brain)
+    assert np.array_equal(grow_within(seed, brain, 20, (1, 1, 1)), brain)
 
 
 def test_nothing_stays_nothing():
     empty = np.zeros((8, 8, 8), bool)
-    assert not grown(empty, 5, (1, 1, 1)).any()
-    assert not grown_within(empty, ~empty, 5, (1, 1, 1)).any()
+    assert not grow(empty, 5, (1, 1, 1)).any()
+    assert not grow_within(empty, ~empty, 5, (1, 1, 1)).any()
 
 
 def test_ventricles_are_deep_fluid():
@@ -55,9 +55,9 @@ def test_ventricles_are_deep_fluid():
     deep, sulcus = ball(shape, 1.0, (40, 40, 40), 6), brain & ~ball(shape, 1.0, (40, 40, 40), 34)
     crack = brain.copy()
     crack[:, :39] = crack[:, 40:] = False
-    found = ventricles(brain, deep | sulcus | crack, (1, 1, 1))
+    found = find_ventricles(brain, deep | sulcus | crack, (1, 1, 1))
     assert (found & deep).sum() > 0.9 * deep.sum()
-    assert not (found & ~grown(deep, 1.5, (1, 1, 1))).any()
+    assert not (found & ~grow(deep, 1.5, (1, 1, 1))).any()
 
 
 def test_parsing():

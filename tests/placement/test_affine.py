@@ -18,7 +18,7 @@ from tumoar.simulate import Acquisition, draw_blob, draw_place, simulate
 from tumoar.simulate.patient import tissue_map
 from tumoar.simulate.tissue import default_tissues
 from tumoar.train.head_table import default_heads
-from tumoar.train.surroundings import average
+from tumoar.train.surroundings import average_heads
 from tumoar.vocabulary.contrasts import find_contrast
 from tumoar.vocabulary.errors import FitError
 from tumoar.vocabulary.labels import default_labels
@@ -45,7 +45,7 @@ def templates():
     for name, of in tissues.source.items():
         codes[tissues.index(name)] = of[0]
     codes[tissues.index("fat")] = tissues.source["skin"][0]
-    surroundings = average([(label_map, codes[tissue], grid)], LABELS, default_heads())
+    surroundings = average_heads([(label_map, codes[tissue], grid)], LABELS, default_heads())
     coarse, coarse_grid = analytic_head(3.0)
     pi = (coarse[..., None] == LABELS.indices).astype(np.float32)
     return {s: make_template(pi, coarse_grid, LABELS, surroundings, skull_stripped=s) for s in (False, True)}

@@ -11,9 +11,9 @@ import pytest
 from matplotlib.image import imread
 from small_result import small_result
 
-from tumoar.preprocess.quality import Note
 from tumoar.report import render, report_data
 from tumoar.report.volumes import center
+from tumoar.vocabulary.notes import Note
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

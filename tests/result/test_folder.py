@@ -12,11 +12,11 @@ from small_run import run
 
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti
-from tumoar.preprocess.quality import Note
 from tumoar.result.folder import Options, add_table, read_manifest, write_result
-from tumoar.result.native import cleaned, deliver
+from tumoar.result.native import deliver, remove_small_parts
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import IntegrityError, OutputError, UnreadableFileError
+from tumoar.vocabulary.notes import Note
 
 ORGANS = ["GTV", "Edema", "Brainstem", "Hippocampus_L", "Hippocampus_R", "OpticChiasm"]
 ORGANS += ["OpticNrv_L", "OpticNrv_R", "Eye_L", "Eye_R", "Brain"]
@@ -134,9 +134,9 @@ def test_small_parts_are_removed_and_counted():
     mask[2:12, 2:12, 2:12] = True
     mask[15, 15, 15:17] = True
     grid = Grid((20, 20, 20), np.eye(4))
-    kept, parts, removed = cleaned(mask, grid, 0.01)
+    kept, parts, removed = remove_small_parts(mask, grid, 0.01)
     assert (parts, removed, kept.sum()) == (1, 2, 1000)
-    kept, parts, removed = cleaned(mask, grid, 0.0)
+    kept, parts, removed = remove_small_parts(mask, grid, 0.0)
     assert (parts, removed) == (2, 0)
     assert np.array_equal(kept, mask)
 

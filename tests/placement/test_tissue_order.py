@@ -21,6 +21,7 @@ from tumoar.preprocess.case import build_case
 from tumoar.result.checks import review
 from tumoar.vocabulary.contrasts import find_contrast
 from tumoar.vocabulary.errors import ChannelError
+from tumoar.vocabulary.notes import Note
 
 NAMES = ("T1", "T1c", "T2", "FLAIR")
 # log intensities of white matter, gray matter, fluid and tumor
@@ -141,14 +142,14 @@ def test_nothing_is_fitted_under_wrong_names(monkeypatch):
 
 def test_trusted_names_are_noted_at_once_and_above_all_other_notes():
     seen = []
-    case = replace(head("T1c", "FLAIR", shown=("FLAIR", "T1c")), notes=("B20 thick slices: 7 mm",))
+    case = replace(head("T1c", "FLAIR", shown=("FLAIR", "T1c")), notes=(Note("B20", "thick slices: 7 mm"),))
     result = run(case, watch=seen.append, trust_contrasts=True)
     first = next(progress for progress in seen if progress.notes)
     assert first.stage == "place"
-    assert first.notes[0].startswith("swapped gray matter is brighter")
+    assert str(first.notes[0]).startswith("swapped gray matter is brighter")
     notes = review(result)
     assert notes[0].id == "swapped"
-    assert notes[0].text.endswith("were T1c and FLAIR swapped?")
+    assert notes[0].action == "check whether T1c and FLAIR were swapped"
 
 
 @pytest.mark.slow
@@ -194,7 +195,6 @@ def test_a_real_head_given_under_swapped_names(shared_data, pair):
 
 
 def test_a_known_placement_keeps_its_notes(monkeypatch):
-    monkeypatch.setattr(
-        pipeline, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {}, (), ("B1 x",))
-    )
-    assert pipeline.place(head("T1c"), MODEL).notes == ("B1 x",)
+    known = AffineResult(np.eye(4), {}, (), (Note("B1", "x"),))
+    monkeypatch.setattr(pipeline, "place_affine", lambda case, atlas: known)
+    assert pipeline.place(head("T1c"), MODEL).notes == known.notes

@@ -58,11 +58,11 @@ def test_doses_are_checked_from_python_too(patient):
     folder, result = patient
     dose = read_dose(folder / "RD.dcm")
     path = write_rtdose(folder / "F.dcm", dose.data / 30, dose.grid, "1.2.1", DoseSummationType="FRACTION")
-    with pytest.raises(ChannelError, match="not known to be of the whole course"):
+    with pytest.raises(ChannelError, match="not known to cover the whole course"):
         result.dvh("GTV", path)
     found = result.dvh("GTV", path, fractions=30)
     assert found.dvh.mean == pytest.approx(result.dvh("GTV", dose).dvh.mean, rel=1e-3)
-    assert found.notes == ("the dose is of one fraction, multiplied by 30",)
+    assert found.notes == ("the dose is for one fraction, multiplied by 30",)
     for value in (np.nan, -1.0, np.inf):
         holed = np.array(dose.data)
         holed[10, 10, 10] = value
@@ -77,5 +77,5 @@ def test_contours_on_a_series_that_was_segmented(patient):
     outlines = {o.name: o for o in read_rtstruct(folder / "RS.dcm").outlines}
     assert {"GTV", "Edema", "Brain"} <= set(outlines)
     assert np.array_equal(fill_contours(outlines["GTV"], grid) > 0.5, result.mask("GTV")[::-1, ::-1])
-    with pytest.raises(GeometryError, match="none of the images"):
+    with pytest.raises(GeometryError, match="was not segmented"):
         result.to_rtstruct(folder / "other", folder / "RS2.dcm")

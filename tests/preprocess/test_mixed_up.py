@@ -30,7 +30,7 @@ def said(images, **options):
         notes = build_case(images, **options).notes
     except TumoarError as refusal:
         return {refusal.id}
-    return {word for note in notes for word in note.split() if word in SUSPICIONS}
+    return {note.id for note in notes if note.id in SUSPICIONS}
 
 
 def heads(number):

@@ -11,7 +11,7 @@ from tumoar.app.settings import resolve
 from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig, Level, Soft
 from tumoar.vocabulary.errors import TumoarError, UsageError
 
-NONE = {"fast": False, "tumor": True, "prior": None, "chains": None, "gibbs": {}}
+NONE = {"fast": False, "tumor": True, "prior": None, "gtv": None, "chains": None, "gibbs": {}}
 
 
 def resolved(folder, content, **flags):

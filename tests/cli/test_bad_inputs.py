@@ -199,7 +199,9 @@ FLAGS = {
     "right eye outside": ("B37", "Eye_R: NOT SEEN", SHORT, with_eyes("right"), NOTHING),
     "both eyes outside": ("B37", "Eye_R: NOT SEEN", SHORT, with_eyes("left", "right"), NOTHING),
     "FLAIR alone": ("B42", "NOT IDENTIFIABLE", WHOLE.select_channels((1,)), MODEL, NOTHING),
-    "FLAIR alone, other noise": ("B42", "NOT ID", small_head.case(seed=4).select_channels((1,)), MODEL, NOTHING),
+    "FLAIR alone, other noise": (
+        "B42", "NOT ID", small_head.case(seed=4).select_channels((1,)), MODEL, NOTHING
+    ),
     "FLAIR alone, moved": (
         "B42", "NOT ID", small_head.case((1.5, 0, -1)).select_channels((1,)), MODEL, NOTHING
     ),

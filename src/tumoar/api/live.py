@@ -32,6 +32,7 @@ from tumoar.result import segmentation
 from tumoar.result.checks import review
 from tumoar.result.folder import Options, note_emptied, replace_text, status
 from tumoar.result.native import HALF, deliver, remove_small_parts
+from tumoar.result.parts import describe_gtv
 from tumoar.result.segmentation import Mask, Volume, organ_mask
 from tumoar.result.stored import known_contrast, known_name
 from tumoar.vocabulary.errors import GeometryError
@@ -176,7 +177,7 @@ class Segmentation(segmentation.Segmentation, Result):
         for organ in (self.table.organ(name) for name in self._organs):
             color, code = look_of(self.table, organ)
             mask, _, _ = remove_small_parts(organ_mask(self.table, organ, votes), grid, least)
-            rois.append(Roi(organ.name, organ.kind, color, mask, code))
+            rois.append(Roi(organ.name, organ.kind, color, mask, code, describe_gtv(organ)))
         for target, mask in self._targets.items():
             color, code = look_of(self.table, self.table.organ("GTV"))
             there = resample_to_input(mask.astype(np.float32), self.case, name) > HALF

@@ -37,6 +37,7 @@ class Options(TypedDict, total=False):
     exclude: Source | None
     structures: str | Sequence[str]
     tumor: bool
+    gtv: str | None
     fix_tumor: Source | Given | None
     min_volume: float
     samples: int | None

@@ -32,8 +32,8 @@ class Request:
     """A patient to segment: `images` by contrast, or a `case` instead.
 
     Files may be given as paths (NIfTI, or a folder with a DICOM series) or as images in memory. Without
-    `output` nothing is written. `config` is a TOML file or settings; `samples`, `burn_in`, `chains`, `prior`
-    and `tumor` override it. `stamps` are shown with the result.
+    `output` nothing is written. `config` is a TOML file or settings; `samples`, `burn_in`, `chains`, `prior`,
+    `gtv` and `tumor` override it. `stamps` are shown with the result.
     """
 
     images: Mapping[str, Source] = field(default_factory=dict)
@@ -53,6 +53,7 @@ class Request:
     # structures
     structures: tuple[str, ...] = ()
     tumor: bool = True
+    gtv: str | None = None
     fix_tumor: Source | Given | None = None
     min_volume: float = 0.0
     # algorithm

@@ -113,6 +113,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
         fast=request.fast,
         tumor=request.tumor,
         prior=request.prior,
+        gtv=request.gtv,
         chains=request.chains,
         gibbs={"samples": request.samples, "burn_in": request.burn_in},
     )

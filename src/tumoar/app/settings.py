@@ -22,6 +22,7 @@ def resolve(
     fast: bool,
     tumor: bool,
     prior: str | None,
+    gtv: str | None,
     chains: int | None,
     gibbs: dict[str, int | None],
 ) -> Config:
@@ -35,7 +36,8 @@ def resolve(
     elif given is not None:
         path = Path(given)
         table = _merge_tables(table, read_toml(path, "the settings file"))
-    table |= {k: v for k, v in {"prior": prior and str(prior), "chains": chains}.items() if v is not None}
+    changed = {"prior": prior and str(prior), "gtv": gtv and str(gtv), "chains": chains}
+    table |= {k: v for k, v in changed.items() if v is not None}
     if isinstance(table["gibbs"], dict):  # otherwise refused below
         table["gibbs"] = table["gibbs"] | {k: v for k, v in gibbs.items() if v is not None}
     if not tumor:

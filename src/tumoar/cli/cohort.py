@@ -182,6 +182,7 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path], dict[str, Contrast]
         fast=got["fast"],
         tumor=not got["no_tumor"],
         prior=got["prior"],
+        gtv=got["gtv"],
         chains=got["chains"],
         gibbs=changes,
     )

@@ -55,6 +55,7 @@ def to_request(options: Options) -> Request:
         "structures": tuple(options.structures.split(",")) if options.structures else (),
         "tumor": not options.no_tumor,
         "prior": None if options.prior is None else options.prior.value,
+        "gtv": None if options.gtv is None else options.gtv.value,
         "use_form": None if options.use_form is None else options.use_form.value,
     }
     return Request(**values)

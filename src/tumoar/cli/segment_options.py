@@ -15,6 +15,14 @@ from tumoar.cli.images import OwnContrasts, UseForm
 LARGEST_SPECK = 10.0  # cm³
 
 
+class Gtv(StrEnum):
+    """What the gross tumor volume is."""
+
+    auto = "auto"
+    enhancing = "enhancing"
+    flair = "flair"
+
+
 class Prior(StrEnum):
     """Prior on tumor shape."""
 
@@ -63,6 +71,12 @@ class Options:
         str | None, typer.Option(help="Only these structures: TG-263 names, separated by commas.")
     ] = None
     no_tumor: Annotated[bool, typer.Option("--no-tumor", help="Segment organs only.")] = False
+    gtv: Annotated[
+        Gtv | None,
+        typer.Option(
+            help="Enhancing core, or whole T2/FLAIR abnormality; auto: the latter if nothing enhances."
+        ),
+    ] = None
     exclude: Annotated[Path | None, typer.Option(help="Mask of voxels to ignore.")] = None
     fix_tumor: Annotated[
         Path | None, typer.Option(help="Mask of the tumor: 1 is whole tumor, higher values are core.")

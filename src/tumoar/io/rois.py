@@ -41,6 +41,7 @@ class Roi:
     color: str
     mask: npt.NDArray[np.bool_]
     code: Code | None = None
+    made_of: str = ""
 
     @property
     def rgb(self) -> list[int]:

@@ -139,7 +139,9 @@ def _structure_set(
             ROINumber=n,
             ReferencedFrameOfReferenceUID=frame,
             ROIName=roi.name,
-            ROIDescription=f"automatic, unreviewed; contours along {kind}",
+            ROIDescription="; ".join(
+                filter(None, (roi.made_of, "automatic, unreviewed", f"contours along {kind}"))
+            ),
             ROIGenerationAlgorithm="AUTOMATIC",
         )
         for n, roi in enumerate(rois, 1)

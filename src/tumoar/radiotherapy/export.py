@@ -26,6 +26,7 @@ from tumoar.result.masks import (
     structure_names,
     transform_to_reference,
 )
+from tumoar.result.parts import describe_gtv
 from tumoar.vocabulary.errors import GeometryError
 from tumoar.vocabulary.labels import LabelTable
 from tumoar.vocabulary.notes import Note
@@ -159,7 +160,7 @@ def _roi(table: LabelTable, name: str, mask: npt.NDArray[np.bool_]) -> Roi:
     known = {organ.name: organ for organ in table.organs}
     if name in known:
         color, code = look_of(table, known[name])
-        return Roi(name, known[name].kind, color, mask, code)
+        return Roi(name, known[name].kind, color, mask, code, describe_gtv(known[name]))
     kind = name.partition("_")[0]  # margins: CTV, PTV
     color, code = look_of_target(table)
     return Roi(name, kind if kind in ("CTV", "PTV") else "CONTROL", color, mask, code)

@@ -19,6 +19,7 @@ from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.placement.tissue_order import WORDS
 from tumoar.preprocess.quality import MOST_UNUSABLE
+from tumoar.result.parts import gtv_is_whole
 from tumoar.result.scores import dice
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import core_is_identifiable
@@ -106,8 +107,12 @@ def _tumor(result: Segmentation) -> list[Note]:
     notes = []
     if whole < LEAST_TUMOR:
         notes.append(Note("B43", f"no tumor found ({whole:.2f} cm³)"))
+    elif gtv_is_whole(result.table):
+        why = "as asked for" if result.config.gtv == "flair" else "no enhancing core was found"
+        text = f"the GTV is the whole T2/FLAIR abnormality: {why}"
+        notes.append(Note("T51", text, action="check the target", where="GTV"))
     elif not votes.y.any():
-        notes.append(Note("T51", "no tumor core found"))
+        notes.append(Note("T51", "no enhancing core was found: the GTV is empty", where="GTV"))
     apart = float(result.islands.sum()) * cubic
     if apart >= LEAST_APART:
         notes.append(Note("apart", f"{apart:.1f} cm³ in small parts apart from the tumor are not outlined"))

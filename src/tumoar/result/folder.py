@@ -28,6 +28,7 @@ from tumoar.io.store import labels_to_dict
 from tumoar.numerics.threads import map_threads
 from tumoar.preprocess.case import resample_to_input
 from tumoar.result.native import Delivered, deliver, remove_small_parts, same_space
+from tumoar.result.parts import describe_gtv
 from tumoar.result.segmentation import Segmentation, exclusive, organ_mask
 from tumoar.vocabulary.errors import IntegrityError
 from tumoar.vocabulary.labels import LabelTable, Organ, Structure, TumorClass
@@ -189,6 +190,7 @@ def _write_organ(
         "components": parts,
         "removed_voxels": removed + result.left_out(organ.name),
         "under_tumor_cm3": round(under * cubic, 4),
+        "made_of": describe_gtv(organ),
     }
 
 

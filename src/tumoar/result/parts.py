@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
-from tumoar.vocabulary.labels import LabelTable
+from tumoar.vocabulary.labels import LabelTable, Organ
 
 Mask = npt.NDArray[np.bool_]
 
@@ -54,6 +54,13 @@ def widen_gtv(table: LabelTable) -> LabelTable:
     return replace(table, organs=organs)
 
 
+def describe_gtv(organ: Organ) -> str:
+    """What a GTV is made of, for descriptions; empty for other organs."""
+    if organ.kind != "GTV":
+        return ""
+    return "whole T2/FLAIR abnormality" if set(organ.tumor) == set(WHOLE) else "enhancing core"
+
+
 def gtv_is_whole(table: LabelTable) -> bool:
     """Whether the GTV of a label table is the whole tumor."""
-    return any(set(o.tumor) == set(WHOLE) for o in table.organs if o.kind == "GTV")
+    return any(o.kind == "GTV" and set(o.tumor) == set(WHOLE) for o in table.organs)

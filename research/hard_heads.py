@@ -95,7 +95,7 @@ def tilted(case: Case, brain: np.ndarray, degrees: tuple[float, float, float]) -
 
 
 def bright_fat(case: Case, brain: np.ndarray, factor: float = 4.0) -> Hard:
-    """What is brighter than most of the head and not near the brain, as fat and mucosa are, brighter still."""
+    """What is as bright as brain but not near it, as fat and mucosa are, made brighter."""
     near = ndi.distance_transform_edt(~brain) < 6
     D = case.D.copy()
     for contrast, v in zip(case.contrasts, D):
@@ -271,14 +271,18 @@ def phantoms() -> Iterator[tuple[str, Case]]:
     noise = rng.normal(0, 1, shape).astype(np.float32)
 
     def mr(name: str, values: np.ndarray) -> tuple[str, Case]:
-        return name, bare_case(np.log(np.abs(values) + 0.1).astype(np.float32)[None], np.eye(4), ("T1c",), False)
+        return name, bare_case(
+            np.log(np.abs(values) + 0.1).astype(np.float32)[None], np.eye(4), ("T1c",), False
+        )
 
     yield mr("noise", noise)
     yield mr("smooth noise", 20 + 400 * ndi.gaussian_filter(noise, 8))
     ball = np.sqrt(x**2 + y**2 + z**2)
     yield mr("ball", 40 * (ball < 75) + noise)
     yield mr("ball in a shell", 40 * (ball < 65) + 60 * ((ball > 75) & (ball < 85)) + noise)
-    yield mr("bottle", 40 * (np.hypot(x, y) < 65) * (np.abs(z) < 70) * (1 + (np.hypot(x - 30, y) < 8)) + noise)
+    yield mr(
+        "bottle", 40 * (np.hypot(x, y) < 65) * (np.abs(z) < 70) * (1 + (np.hypot(x - 30, y) < 8)) + noise
+    )
     # A chest of blocks, in HU: flesh, two lungs, heart, spine, ribs.
     chest = np.full(shape, -1000.0, np.float32)
     chest[(x / 85) ** 2 + (y / 70) ** 2 < 1] = 40

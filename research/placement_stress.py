@@ -2,8 +2,9 @@
 
 python research/placement_stress.py NAME [--only PART] [--pictures PART] [--against NAME]
 
-Real whole heads, simulated ones and skull-stripped patients are hardened (`hard_heads.py`): neck added or cut,
-fat brightened, coils faded, air cleared or noisy, heads tilted, one contrast at a time. The reference of a
+Real whole heads and simulated ones are hardened (`hard_heads.py`): neck added or cut, fat brightened, coils
+faded, air cleared or noisy, heads tilted, one contrast at a time; skull-stripped patients are left as they
+are. The reference of a
 real head is the placement of the plain head with all its contrasts (looked at in three planes), moved as the
 hardening moves the head; that of a simulated head is found on its labels. A placement is right within 4 mm
 (median over the nodes of the atlas in the brain). Cases and results are kept in build/placement_stress, one
@@ -40,6 +41,7 @@ from tumoar.simulate import Acquisition, simulate
 KEPT = PROJECT / "build" / "placement_stress"
 RIGHT = 4.0
 """mm, median over the brain's nodes."""
+GOOD = {"right", "refused"}
 FILES = {"T1": "t1", "T1c": "t1c", "T2": "t2", "FLAIR": "flair", "CT": "ct"}
 MR = ("T1", "T1c", "T2", "FLAIR")
 WHOLE = {
@@ -50,7 +52,9 @@ WHOLE = {
 }
 SIMULATED = {"head 10": "10", "head 20": "20"}
 """Neither trained the atlas nor the surroundings; only the first has a neck."""
-GEOMETRY = [n for n in HARDENINGS if n.split()[0] in ("plain", "neck", "nod", "lean", "turn") and "," not in n]
+GEOMETRY = [
+    n for n in HARDENINGS if n.split()[0] in ("plain", "neck", "nod", "lean", "turn") and "," not in n
+]
 HARDEST = [n for n in HARDENINGS if "," in n]
 ALONE = ["plain", "neck, fat, coil below, nod +20", "neck, fat, coil below, nod -20"]
 
@@ -87,7 +91,7 @@ def kept_case(name: str, make) -> tuple[Case, np.ndarray | None]:
         np.savez(path, D=case.D, affine=case.grid.affine, names=names, stripped=case.skull_stripped, **known)
     with np.load(path) as kept:
         case = bare_case(kept["D"], kept["affine"], tuple(kept["names"].tolist()), bool(kept["stripped"]))
-        return case, kept["truth"] if "truth" in kept else None
+        return case, kept.get("truth")
 
 
 def simulated(name: str) -> tuple[Case, np.ndarray]:
@@ -131,9 +135,7 @@ def subjects(templates: dict[bool, Template]) -> Iterator[Subject]:
         if not folder.is_dir():
             continue
         name = f"stripped {folder.name}"
-        case, _ = kept_case(
-            name, lambda f=folder: (build_case(read_images(f, MR), register=False), None)
-        )
+        case, _ = kept_case(name, lambda f=folder: (build_case(read_images(f, MR), register=False), None))
         yield referenced(name, case, MR, ((MR, ("plain",)), (("T1c",), ("plain",))), False)
 
 
@@ -176,7 +178,9 @@ def distance(a: np.ndarray, b: np.ndarray, points: np.ndarray) -> float:
     return float(np.median(np.linalg.norm(ends[0] - ends[1], axis=1)))
 
 
-def run(subject: Subject | None, name: str, made: Hard | Case, templates, points: np.ndarray) -> tuple[dict, AffineResult]:
+def run(
+    subject: Subject | None, name: str, made: Hard | Case, templates, points: np.ndarray
+) -> tuple[dict, AffineResult]:
     case, motion = (made.case, made.motion) if isinstance(made, Hard) else (made, None)
     start = time.process_time()
     found = find_placement(case, templates[case.skull_stripped])
@@ -240,13 +244,53 @@ def read_rows(name: str) -> dict[str, dict]:
 
 
 def table(rows: dict[str, dict], before: dict[str, dict]) -> str:
-    head = "| trial | before | mm | now | mm | seconds |\n|---|---|---|---|---|---|"
-    out = [head]
+    """By hardening: how many trials were and are right, and the median and largest distance now."""
+    out = [
+        "| hardening | trials | right before | right now | median mm | most mm |",
+        "|---|---|---|---|---|---|",
+    ]
+    groups: dict[str, list[str]] = {}
+    for name in rows:
+        subject, _, how = name.split(" | ")
+        group = "plain, skull-stripped" if subject.startswith("stripped") else how
+        groups.setdefault("impostors and phantoms" if how.startswith("not: ") else group, []).append(name)
+    for group, names in groups.items():
+        known = [n for n in names if n in before]
+        was, now = (sum(verdict(r[n]) in GOOD for n in known) for r in (before, rows))
+        mm = [rows[n]["mm"] for n in known if "mm" in rows[n]] or [np.nan]
+        out.append(f"| {group} | {len(known)} | {was} | {now} | {np.median(mm):.1f} | {max(mm):.1f} |")
+    return "\n".join(out)
+
+
+def failed(rows: dict[str, dict], before: dict[str, dict]) -> str:
+    """Every trial that was or is not right."""
+    out = ["| trial | before | mm | now | mm |", "|---|---|---|---|---|"]
     for name, row in rows.items():
         old = before.get(name)
-        was = (verdict(old), old.get("mm", "")) if old else ("", "")
-        cells = [name.replace(" | ", ", "), *was, verdict(row), row.get("mm", ""), row["seconds"]]
-        out.append("| " + " | ".join(str(c) for c in cells) + " |")
+        if old and {verdict(old), verdict(row)} - GOOD:
+            cells = (verdict(old), old.get("mm", ""), verdict(row), row.get("mm", ""))
+            out.append(f"| {name.replace(' | ', ', ')} | " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(out)
+
+
+def left_out(rows: dict[str, dict]) -> str:
+    """Limits on `anatomy` chosen without a subject, halfway in logs between right and wrong, and it."""
+
+    def of(name: str) -> str:
+        return name.split(" | ")[0]
+
+    right = {n: r["quality"]["anatomy"] for n, r in rows.items() if r.get("mm", np.inf) <= RIGHT}
+    wrong = {n: r["quality"]["anatomy"] for n, r in rows.items() if "scrambled" in n or "phantom" in n}
+    out = ["| left out | limit | lowest right | highest wrong |", "|---|---|---|---|"]
+    for subject in dict.fromkeys(of(n) for n in rows):
+        low = min(v for n, v in right.items() if of(n) != subject)
+        high = max([v for n, v in wrong.items() if of(n) != subject], default=np.nan)
+        own = (
+            [v for n, v in right.items() if of(n) == subject],
+            [v for n, v in wrong.items() if of(n) == subject],
+        )
+        cells = (f"{min(own[0]):.3f}" if own[0] else "", f"{max(own[1]):.4f}" if own[1] else "")
+        out.append(f"| {subject} | {np.sqrt(low * max(high, 1e-4)):.3f} | " + " | ".join(cells) + " |")
     return "\n".join(out)
 
 
@@ -273,7 +317,9 @@ def main() -> None:
     points, done = nodes_in_brain(), read_rows(options.name)
     others = ((None, f"phantom | {c.contrasts[0].name} | not: {k}", lambda c=c: c) for k, c in phantoms())
     everything = (
-        (s, name, make) for s in subjects(templates) for name, make in trials(s, templates[s.case.skull_stripped])
+        (s, name, make)
+        for s in subjects(templates)
+        for name, make in trials(s, templates[s.case.skull_stripped])
     )
     for subject, name, make in itertools.chain(everything, others):
         if not all(part in name for part in options.only.split(",")) or (name in done and not options.again):
@@ -284,15 +330,22 @@ def main() -> None:
         with (KEPT / f"{options.name}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         mm = row.get("mm", "")
-        print(f"{verdict(row):16} {mm!s:>6} {row['seconds']:5} {name}  {'; '.join(row['failures'])}", flush=True)
+        print(
+            f"{verdict(row):16} {mm!s:>6} {row['seconds']:5} {name}  {'; '.join(row['failures'])}", flush=True
+        )
         if options.pictures:
             case = made.case if isinstance(made, Hard) else made
             path = KEPT / f"{options.name} {name.replace(' | ', ' ')}.png"
             draw(path, case, found.matrix, templates[case.skull_stripped], f"{name}: {verdict(row)} {mm}")
         if options.quick:
             break
-    text = table(done, read_rows(options.against))
-    (KEPT / f"{options.name}.md").write_text(f"{text}\n\n`{json.dumps(figures(done))}`\n", encoding="utf-8")
+    before = read_rows(options.against)
+    shared = {n: r for n, r in before.items() if n in done}
+    parts = ["# Placement of heads made harder", __doc__.split("\n\n", 2)[2].rsplit("\n\n", 1)[0]]
+    parts += [table(done, shared), failed(done, shared), left_out(done)] if not options.quick else []
+    for name, rows in (("before", shared), ("now", done)):
+        parts.append(f"{name}: `{json.dumps(figures(rows))}`" if rows else "")
+    (KEPT / f"{options.name}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print(json.dumps(figures(done)))
 
 

@@ -40,7 +40,8 @@ class AffineConfig(Settings):
     turn: float = 25.0  # between starts
     lattice: float = 24.0  # between starts
     refined: int = 8  # starts
-    finished: int = 3  # of these
+    finished: int = 4  # of these
+    apart: float = 6.0  # between those that are finished
     scale_sd: float = 0.10  # expected of the size of heads against the atlas, in logs
     shape_sd: float = 0.06  # and of their shape
     correlation: float = 16.0  # over which samples tell the same
@@ -103,11 +104,11 @@ def find_placement(case: Case, template: Template, config: AffineConfig | None =
     poses = [
         refine(p.matrix, middle, template, 0, SIMILAR, config, passes=20, tolerance=0.5) for p in upright
     ]
-    poses = _distinct(poses, template, 4.0, config.finished)
+    poses = _distinct(poses, template, config.apart, config.finished)
     poses = [refine(p.matrix, fine, template, 1, AFFINE, config, passes=16, tolerance=0.3) for p in poses]
-    poses.sort(key=lambda p: -p.score)
+    # The brain decides, not skin and air, which are most of what a likelihood sees.
+    best = max(poses, key=lambda p: _anatomy(p, fine, template))
     # Skulls and faces differ from each other more than brains do: at the end only what is near counts.
-    best = poses[0]
     for tolerance in (0.1, 0.01):
         near = fine.restricted(_prior(fine, best, template, 0, template.is_atlas) > config.near)
         best = refine(best.matrix, near, template, 2, AFFINE, config, passes=100, tolerance=tolerance)
@@ -322,25 +323,31 @@ def _degrees(matrix: Matrix) -> float:
 
 
 def _quality(pose: Pose, signal: Signal, template: Template) -> dict[str, float]:
-    """Figures of a placement; `anatomy` is what bins tell of classes deep in the brain, nats per channel."""
+    """Figures of a placement."""
     matrix = _inverse(pose.matrix)
     scales = rotation_and_scales(matrix)[1]
     P = template.levels[-1]
     brain = P[..., template.is_brain].sum(-1)
     prior = _prior(signal, pose, template, -1)
-    # Away from the brain's surface, where any ball would do: only what lies inside tells a brain from it.
-    deep = signal.restricted(signal.in_head & (_prior(signal, pose, template, 0) > 0.9))
-    counts = joint_counts(deep.q, deep.bins, _to_voxels(pose.matrix, template), P, BINS + 1)
     seen = prior.sum() * signal.mm**3 / abs(np.linalg.det(matrix[:3, :3]))
     return {
         "gain": pose.gain / signal.bins.shape[1],
-        "anatomy": _information(counts) / signal.bins.shape[1],
+        "anatomy": _anatomy(pose, signal, template),
         "rotation": _degrees(matrix),
         "smallest scale": float(scales[-1]),
         "largest scale": float(scales[0]),
         "inside": float(seen / (brain.sum() * template.grid.voxel_volume)),
         "in head": float(prior[signal.in_head].sum() / max(prior.sum(), 1e-9)),
     }
+
+
+def _anatomy(pose: Pose, signal: Signal, template: Template) -> float:
+    """What bins tell of classes deep in the brain, nats per channel."""
+    # Away from the brain's surface, where any ball would do: only what lies inside tells a brain from it.
+    deep = signal.restricted(signal.in_head & (_prior(signal, pose, template, 0) > 0.9))
+    to_voxels = _to_voxels(pose.matrix, template)
+    counts = joint_counts(deep.q, deep.bins, to_voxels, template.levels[-1], BINS + 1)
+    return _information(counts) / signal.bins.shape[1]
 
 
 def _prior(

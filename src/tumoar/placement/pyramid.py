@@ -24,7 +24,7 @@ AROUND = 32.0
 RIM = 4.5
 """mm around it that say nothing: how much fluid is left there is up to the tool that stripped."""
 BODY_HU = -300.0
-CUT = 0.25
+CUT = 0.2
 """Part of its largest plane that a head fills where it is cut off by the edge of an image."""
 
 
@@ -89,19 +89,21 @@ def _block_means(volumes: Means, factor: int) -> Means:
 
 
 def _without_fading(case: Case, total: Means, weight: Means, size: int) -> Means:
-    """Sums of log intensities (N, ...) less the fading of each MR contrast, estimated on blocks twice as large.
+    """Means of log intensities (N, ...) less the fading of each MR contrast, found on blocks twice as large.
 
     Skull-stripped images come without it: what strips them corrects them first.
     """
     out = total.copy()
-    where = np.argwhere(np.ones(total.shape[1:], bool)) * float(size)
+    where = (np.argwhere(np.ones(total.shape[1:], bool)) * size).astype(np.float64)
     for contrast, t, w, o in zip(case.contrasts, total, weight, out):
         coarse, part = (_block_means(v[None], 2)[0] for v in (t, w))
         ok = part > 0.5
-        if contrast.is_mr and ok.any():
-            values = np.divide(coarse, part, out=np.zeros_like(coarse), where=ok)
-            body = ok & (values > _darkest_tissue(values, ok))
-            at = np.argwhere(body) * 2.0 * size + size / 2
+        if not (contrast.is_mr and ok.any()):
+            continue
+        values = np.divide(coarse, part, out=np.zeros_like(coarse), where=ok).astype(np.float64)
+        body = ok & (values > _darkest_tissue(values, ok))
+        if body.any():
+            at = (np.argwhere(body) * 2.0 * size + size / 2).astype(np.float64)
             o -= w * fading_at(where, *estimate_fading(values[body], at)).reshape(w.shape)
     return out
 
@@ -117,10 +119,10 @@ def _darkest_tissue(values: Means, ok: npt.NDArray[np.bool_]) -> float:
 
 
 def _cleared(told: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Where an image (X, Y, Z) that says nothing shows air: beside the head, not where the image ends.
+    """Where images that say nothing (X, Y, Z) show air: beside the head, not where they end.
 
-    An image that ends in the middle of a head ends in a large plane of it, a head that ends by itself in a
-    small one.
+    Images that end in the middle of a head end in a large plane of it, a head that ends by itself in a small
+    one.
     """
     out = np.ones(told.shape, bool)
     for axis in range(3):
@@ -142,9 +144,11 @@ def _binned(case: Case, total: Means, weight: Means, size: int, low: npt.NDArray
         if ok.any():
             edges = np.quantile(v[ok], np.linspace(0, 1, BINS + 1)[1:-1])
             bins[channel][ok] = 1 + np.searchsorted(edges, v[ok], side="right")
-            if not case.skull_stripped:
-                bins[channel][_cleared(ok)] = 0
-    keep = (bins != MISSING).any(0) if not case.skull_stripped else told.any(0)
+    keep = np.asarray(told.any(0))
+    if not case.skull_stripped and keep.any():
+        # One channel tells it: that all were cleared is no news.
+        bins[0, _cleared(keep)] = 0
+        keep = (bins != MISSING).any(0)
     if case.skull_stripped and keep.any():
         distance = ndi.distance_transform_edt(~keep, sampling=size)
         bins[:, (distance > 0) & (distance <= RIM)] = MISSING

@@ -274,13 +274,15 @@ def failed(rows: dict[str, dict], before: dict[str, dict]) -> str:
 
 
 def left_out(rows: dict[str, dict]) -> str:
-    """Limits on `anatomy` chosen without a subject, halfway in logs between right and wrong, and it."""
+    """Limits on `local anatomy` chosen without a subject, halfway in logs between right and wrong, and it."""
 
     def of(name: str) -> str:
         return name.split(" | ")[0]
 
-    right = {n: r["quality"]["anatomy"] for n, r in rows.items() if r.get("mm", np.inf) <= RIGHT}
-    wrong = {n: r["quality"]["anatomy"] for n, r in rows.items() if "scrambled" in n or "phantom" in n}
+    right = {n: r["quality"]["local anatomy"] for n, r in rows.items() if r.get("mm", np.inf) <= RIGHT}
+    wrong = {
+        n: r["quality"].get("local anatomy", 0) for n, r in rows.items() if "scrambled" in n or "phantom" in n
+    }
     out = ["| left out | limit | lowest right | highest wrong |", "|---|---|---|---|"]
     for subject in dict.fromkeys(of(n) for n in rows):
         low = min(v for n, v in right.items() if of(n) != subject)

@@ -285,7 +285,7 @@ def left_out(rows: dict[str, dict]) -> str:
     }
     out = ["| left out | limit | lowest right | highest wrong |", "|---|---|---|---|"]
     for subject in dict.fromkeys(of(n) for n in rows):
-        low = min(v for n, v in right.items() if of(n) != subject)
+        low = min((v for n, v in right.items() if of(n) != subject), default=np.nan)
         high = max([v for n, v in wrong.items() if of(n) != subject], default=np.nan)
         own = (
             [v for n, v in right.items() if of(n) == subject],
@@ -311,12 +311,13 @@ def main() -> None:
     parser.add_argument("--pictures", action="store_true")
     parser.add_argument("--again", action="store_true", help="also what was done before")
     parser.add_argument("--against", default="before")
+    parser.add_argument("--failed", action="store_true", help="only what was not right in --against")
     parser.add_argument("--quick", action="store_true", help="one trial")
     options = parser.parse_args()
     KEPT.mkdir(parents=True, exist_ok=True)
     atlas = default_model().atlas
     templates = {s: atlas_template(atlas, default_surroundings(), skull_stripped=s) for s in (False, True)}
-    points, done = nodes_in_brain(), read_rows(options.name)
+    points, done, before = nodes_in_brain(), read_rows(options.name), read_rows(options.against)
     others = ((None, f"phantom | {c.contrasts[0].name} | not: {k}", lambda c=c: c) for k, c in phantoms())
     everything = (
         (s, name, make)
@@ -325,6 +326,8 @@ def main() -> None:
     )
     for subject, name, make in itertools.chain(everything, others):
         if not all(part in name for part in options.only.split(",")) or (name in done and not options.again):
+            continue
+        if options.failed and (name not in before or verdict(before[name]) in GOOD):
             continue
         made = make()
         row, found = run(subject, name, made, templates, points)
@@ -341,7 +344,6 @@ def main() -> None:
             draw(path, case, found.matrix, templates[case.skull_stripped], f"{name}: {verdict(row)} {mm}")
         if options.quick:
             break
-    before = read_rows(options.against)
     shared = {n: r for n, r in before.items() if n in done}
     parts = ["# Placement of heads made harder", __doc__.split("\n\n", 2)[2].rsplit("\n\n", 1)[0]]
     parts += [table(done, shared), failed(done, shared), left_out(done)] if not options.quick else []

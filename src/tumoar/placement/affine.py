@@ -347,7 +347,7 @@ def _quality(pose: Pose, signal: Signal, template: Template) -> dict[str, float]
 
 
 def _anatomy(pose: Pose, signal: Signal, template: Template, *, aside: float = 0.0) -> float:
-    """What bins tell of classes deep in the brain, nats per channel; if `aside`, so many mm off, on average."""
+    """What bins tell of classes deep in the brain, nats per channel; or on average so many mm `aside`."""
     # Away from the brain's surface, where any ball would do: only what lies inside tells a brain from it.
     deep = signal.restricted(signal.in_head & (_prior(signal, pose, template, 0) > 0.9))
     told = []

@@ -123,6 +123,33 @@ def test_the_head_is_found_wherever_the_header_puts_it(head, templates, names, s
     assert degrees < RIGHT
 
 
+def hardened(case, *, range_=0.0, cleared=False):
+    """The case with a coil `exp(range_)` times as sensitive below as above, and with air set to nothing."""
+    D = case.D + np.float32(range_) * np.linspace(0.5, -0.5, case.grid.shape[2], dtype=np.float32)
+    if cleared:
+        air = ndi.gaussian_filter(case.D[0], 3) < np.quantile(case.D, 0.9) - 2
+        outside, _ = ndi.label(air)
+        D = np.where(outside == outside[0, 0, -1], np.float32(np.nan), D)
+    return replace(case, D=D.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("range_", "cleared"),
+    [
+        (2.0, True),
+        pytest.param(2.0, False, marks=pytest.mark.slow),
+        pytest.param(0.0, True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_fading_coil_and_cleared_air_do_not_lead_astray(t1, templates, range_, cleared):
+    truth = motion([20, 5, -5], [35, -40, 28])
+    result = find_placement(moved(hardened(t1, range_=range_, cleared=cleared), truth), templates[False])
+    assert result.failures == ()
+    mm, degrees = errors(result.matrix, truth)
+    assert mm < RIGHT
+    assert degrees < RIGHT
+
+
 @pytest.mark.slow
 def test_a_large_tumor_does_not_lead_astray(head, templates):
     rng = np.random.default_rng(2)

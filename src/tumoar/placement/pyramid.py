@@ -13,6 +13,7 @@ from scipy import ndimage as ndi
 
 from tumoar.geometry.image import HOUNSFIELD_UNIT, Case
 from tumoar.numerics.histogram import MISSING
+from tumoar.placement.fading import estimate_fading, fading_at
 
 Volume = npt.NDArray[np.float32]
 Means = npt.NDArray[np.floating]
@@ -23,14 +24,16 @@ AROUND = 32.0
 RIM = 4.5
 """mm around it that say nothing: how much fluid is left there is up to the tool that stripped."""
 BODY_HU = -300.0
+CUT = 0.2
+"""Part of its largest plane that a head fills where it is cut off by the edge of an image."""
 
 
 @dataclass(frozen=True, eq=False)
 class Signal:
     """Samples of one resolution: world positions q (n, 3), bins (n, N), whether each lies in the head (n,).
 
-    Bin 0 is the nothing around a skull-stripped brain; MISSING is a channel that does not reach there, or the
-    rim of that nothing.
+    Bin 0 is the nothing around a skull-stripped brain, or around a head in an image whose air was cleared;
+    MISSING is a channel that does not reach there, or the rim of the nothing around a stripped brain.
     """
 
     q: npt.NDArray[np.float64]
@@ -63,6 +66,8 @@ def pyramid(case: Case, sizes: tuple[int, ...]) -> tuple[Signal, ...]:
     signals, reached = [], 1
     for size in sizes:
         total, weight = (_block_means(v, size // reached) for v in (total, weight))
+        if reached == 1 and not case.skull_stripped:
+            total = _without_fading(case, total, weight, size)
         signals.append(_binned(case, total, weight, size, low))
         reached = size
     return tuple(signals)
@@ -83,6 +88,54 @@ def _block_means(volumes: Means, factor: int) -> Means:
     return out
 
 
+def _without_fading(case: Case, total: Means, weight: Means, size: int) -> Means:
+    """Means of log intensities (N, ...) less the fading of each MR contrast, found on blocks twice as large.
+
+    Skull-stripped images come without it: what strips them corrects them first.
+    """
+    out = total.copy()
+    where = (np.argwhere(np.ones(total.shape[1:], bool)) * size).astype(np.float64)
+    for contrast, t, w, o in zip(case.contrasts, total, weight, out):
+        coarse, part = (_block_means(v[None], 2)[0] for v in (t, w))
+        ok = part > 0.5
+        if not (contrast.is_mr and ok.any()):
+            continue
+        values = np.divide(coarse, part, out=np.zeros_like(coarse), where=ok).astype(np.float64)
+        body = ok & (values > _darkest_tissue(values, ok))
+        if body.any():
+            at = (np.argwhere(body) * 2.0 * size + size / 2).astype(np.float64)
+            o -= w * fading_at(where, *estimate_fading(values[body], at)).reshape(w.shape)
+    return out
+
+
+def _darkest_tissue(values: Means, ok: npt.NDArray[np.bool_]) -> float:
+    """The log intensity that best divides an image in two (Otsu); where there is nothing, it is dark."""
+    low = np.quantile(values[ok], 0.01)
+    counts, edges = np.histogram(np.where(ok, np.maximum(values, low), low), 128)
+    centers, part = (edges[1:] + edges[:-1]) / 2, np.cumsum(counts) / counts.sum()
+    mean = np.cumsum(counts * centers) / counts.sum()
+    between = (mean[-1] * part - mean) ** 2 / np.maximum(part * (1 - part), 1e-9)
+    return float(centers[between.argmax()])
+
+
+def _cleared(told: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Where images that say nothing (X, Y, Z) show air: beside the head, not where they end.
+
+    Images that end in the middle of a head end in a large plane of it, a head that ends by itself in a small
+    one.
+    """
+    out = np.ones(told.shape, bool)
+    for axis in range(3):
+        areas = told.sum(tuple(a for a in range(3) if a != axis))
+        first, last = np.flatnonzero(areas)[[0, -1]]
+        planes = np.moveaxis(out, axis, 0)
+        if areas[first] > CUT * areas.max():
+            planes[:first] = False
+        if areas[last] > CUT * areas.max():
+            planes[last + 1 :] = False
+    return out & ~told
+
+
 def _binned(case: Case, total: Means, weight: Means, size: int, low: npt.NDArray[np.float64]) -> Signal:
     told = weight > 0.5
     values = np.divide(total, weight, out=np.zeros_like(total), where=told).astype(np.float32)
@@ -91,7 +144,11 @@ def _binned(case: Case, total: Means, weight: Means, size: int, low: npt.NDArray
         if ok.any():
             edges = np.quantile(v[ok], np.linspace(0, 1, BINS + 1)[1:-1])
             bins[channel][ok] = 1 + np.searchsorted(edges, v[ok], side="right")
-    keep = told.any(0)
+    keep = np.asarray(told.any(0))
+    if not case.skull_stripped and keep.any():
+        # One channel tells it: that all were cleared is no news.
+        bins[0, _cleared(keep)] = 0
+        keep = (bins != MISSING).any(0)
     if case.skull_stripped and keep.any():
         distance = ndi.distance_transform_edt(~keep, sampling=size)
         bins[:, (distance > 0) & (distance <= RIM)] = MISSING
@@ -105,7 +162,7 @@ def _binned(case: Case, total: Means, weight: Means, size: int, low: npt.NDArray
 
 
 def _in_head(case: Case, values: Volume, told: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Where most channels are brighter than half their mean (MR) or denser than air (CT), and all within."""
+    """Where most channels are brighter than air and bone (MR) or denser than air (CT), and all within."""
     if case.skull_stripped:
         return np.asarray(told.any(0))
     votes = np.zeros(values.shape[1:])
@@ -113,8 +170,7 @@ def _in_head(case: Case, values: Volume, told: npt.NDArray[np.bool_]) -> npt.NDA
         if not ok.any():
             continue
         if contrast.is_mr:
-            linear = np.exp(v - v[ok].max())
-            votes += ok & (linear > 0.5 * linear[ok].mean())
+            votes += ok & (v > _darkest_tissue(v, ok))
         else:
             votes += ok & (v > BODY_HU / HOUNSFIELD_UNIT)
     head = np.asarray(2 * votes > len(values))

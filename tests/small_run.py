@@ -12,6 +12,7 @@ from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig, Level
 
 MODEL = Model(small_head.atlas(), FirstOrderMRF(0.4), FirstOrderMRF(0.4), small_head.TUMOR_MM3, {"a": "b"})
 CONFIG = Config(
+    gtv="enhancing",  # the core of the small head is smaller than a measurable one
     gem=GemConfig(levels=(Level(spacing=1, smoothing=0),), outer_iterations=2, em_iterations=12),
     gibbs=GibbsConfig(burn_in=14, samples=10),
 )

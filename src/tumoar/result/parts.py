@@ -25,12 +25,12 @@ def find_islands(
 
     These are specks below `least` cm³; parts with less core than that and a smaller `share` of the largest
     part; and parts other than the largest that look like normal tissue: the median of `excess`, the intensity
-    above the bound on the mean of edema, is negative.
+    above the bound on the mean of edema, is negative. The last two rules are off if `least` or `share` is 0.
     """
     parts, count = ndimage.label(z, np.ones((3, 3, 3)))
     whole, core = (np.bincount(parts[at], minlength=count + 1) * voxel_cm3 for at in (z, y))
     drop = (whole < least) | ((core < least) & (whole < share * whole.max()))
-    if excess is not None and count > 1:
+    if excess is not None and count > 1 and least > 0 and share > 0:
         middle = np.append(-np.inf, ndimage.median(excess, parts, np.arange(1, count + 1)))
         drop |= (middle < 0) & (whole < whole.max())
     return np.asarray(drop[parts] & z)

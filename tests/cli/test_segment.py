@@ -122,7 +122,7 @@ def test_refusals(images, tmp_path, capfd, monkeypatch, arguments, code, sentenc
 def settings(tmp_path, text, **flags):
     path = tmp_path / "run.toml"
     path.write_text(text)
-    flags = {"fast": False, "tumor": True, "prior": None, "chains": None, "gibbs": {}} | flags
+    flags = {"fast": False, "tumor": True, "prior": None, "gtv": None, "chains": None, "gibbs": {}} | flags
     return resolve(path, **flags)
 
 

@@ -22,7 +22,7 @@ def resolve(
     fast: bool,
     tumor: bool,
     prior: str | None,
-    gtv: str | None,
+    gtv: str | None = None,
     chains: int | None,
     gibbs: dict[str, int | None],
 ) -> Config:

@@ -27,13 +27,13 @@ def test_table_3_bounds_every_gaussian_of_white_matter_and_our_own_rows_come_on_
     gmms = tuple(replace(g, components=white) if g.name == "GWM" else g for g in labels.gmms)
     labels = replace(labels, gmms=gmms)
     A, b = build_mean_constraints(labels, contrasts("T1c", "FLAIR", "T2", "CT"))
-    assert A.shape == (6 * (white + 1) + 2 * white + 4, labels.Q * 4)
+    assert A.shape == (6 * (white + 1) + 3 * white + 6, labels.Q * 4)
     assert (np.abs(A).sum(1) == 2).all()
     assert (A.sum(1) == 0).all()
     table = np.repeat(
         -np.log([1.15, 1.0, 1.10, 1.05, 1.05, 1.0]), white + 1
     )  # against white, and gray matter
-    ours = [*np.repeat(np.log([1.4, 1.4]), white), 0, 0, 0, 0]
+    ours = [*np.repeat(np.log([1.4, 1.4, 1.05]), white), 0, 0, 0, 0, -np.log(1.05), -np.log(1.10)]
     np.testing.assert_allclose(np.sort(b), np.sort([*table, *ours]), atol=1e-9)
 
 
@@ -48,6 +48,7 @@ def test_table_3_bounds_every_gaussian_of_white_matter_and_our_own_rows_come_on_
         ("chiasm", "FLAIR", 1.0, False),
         ("chiasm", "T1c", 1 / 1.4, True),  # ours
         ("deep gray", "FLAIR", 1.0, False),  # ours
+        ("edema", "T1c", 1.05, False),  # ours
     ],
 )
 def test_each_line_of_table_3_is_met_exactly_at_its_bound(gmm, contrast, factor, above):
@@ -57,7 +58,7 @@ def test_each_line_of_table_3_is_met_exactly_at_its_bound(gmm, contrast, factor,
     mu[[component("edema"), component("core")]] = 5
     mu[[component("unspecified"), component("chiasm")]] = -5
     mu[default_labels().component_slice(default_labels().x_named("deep gray"))] = -5
-    mu[component("chiasm"), 0] = 5
+    mu[component("chiasm"), 0], mu[component("edema"), 0] = 5, -5
     mu[component("GWM"), n], mu[component("GGM"), n] = (0.4, 0.3) if gmm == "chiasm" and above else (0.3, 0.4)
     bound = (0.4 if above or gmm == "deep gray" else 0.3) + np.log(factor)  # GGM alone, the brighter one
     inward = 1e-6 if above else -1e-6

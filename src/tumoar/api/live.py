@@ -101,7 +101,7 @@ class Segmentation(segmentation.Segmentation, Result):
         """CTV and PTV, if margins were requested."""
         if self.margins is None:
             return {}
-        fluid = self.labels == self.table.structures[self.table.l("CSF")].index
+        fluid = np.isin(self.labels, [s.index for s in self.table.structures if s.name == "CSF"])
         found = grow_targets(self.mask("GTV"), self.mask("Brain"), fluid, self.case.grid, self.margins)
         return {row["name"]: mask for row, mask in found}
 

@@ -11,6 +11,7 @@ from typing import Any, TypedDict, get_type_hints
 
 from tumoar.app.pipeline import Given
 from tumoar.app.request import Request, Source, collect_images
+from tumoar.io.contrasts import read_contrasts
 from tumoar.io.nifti_header import Form
 from tumoar.radiotherapy.margins import Margins
 
@@ -63,7 +64,8 @@ def to_request(options: Options, **more: Any) -> Request:
     _require_known(options)
     values: dict[str, Any] = dict(options)
     files = [(name, source) for name in CONTRASTS if (source := values.pop(name, None)) is not None]
-    images = collect_images([*files, *(values.pop("images", None) or {}).items()])
+    own = read_contrasts(values.get("contrasts")) if values.get("contrasts") is not None else None
+    images = collect_images([*files, *(values.pop("images", None) or {}).items()], own)
     if isinstance(names := values.get("structures"), str):
         values["structures"] = tuple(name.strip() for name in names.split(","))
     return Request(images=images, **more, **values)

@@ -25,7 +25,7 @@ LEAST_OFFSET = 0.3
 def weigh_asymmetry(
     case: Case, grid: Grid, affine: Array, brain: Array, least: float
 ) -> npt.NDArray[np.float32] | None:
-    """(X, Y, Z) factor on the prior of tumor, from `least` where sides are alike to 1, on a coarser grid.
+    """(X, Y, Z) factor on the prior of tumor, on a coarser grid: 1 where brighter, near `least` where darker.
 
     `affine` (4, 4) maps atlas world coordinates, whose left and right are mirror images, to those of the
     grid; `brain` (X, Y, Z) is its prior probability. None without a contrast in which edema is bright.

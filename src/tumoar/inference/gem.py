@@ -42,8 +42,8 @@ class Step(NamedTuple):
 class Fit:
     """Fitted θ of the simplified model on `labels` (core tied), and nodes in voxels of the case's grid.
 
-    `w` (X, Y, Z) is the prior probability of tumor in brain, and `factor` (X, Y, Z) what the prior is
-    multiplied with by place.
+    `w` (X, Y, Z) is the prior probability of tumor in brain, and `factor` (X, Y, Z) its factor from the
+    comparison of sides.
     """
 
     theta: Theta
@@ -85,13 +85,13 @@ def iter_fit(
     atlas, nodes = fine.atlas, fine.reference
     theta, tumor, trace, coarser = None, None, [], 1
     for number, level in enumerate(config.levels):
-        factor = max(1, round(level.spacing / float(case.grid.spacing.mean())))
+        stride = max(1, round(level.spacing / float(case.grid.spacing.mean())))
         blurred = smooth(atlas, level.smoothing) if level.smoothing > 0 else atlas
-        placed = place(blurred, affine, coarsen_grid(case.grid, factor))
-        eta = nodes / factor
-        scene, pi = _build_scene(case, factor, placed, eta, tumor_mm3, config, follows=number == 0)
+        placed = place(blurred, affine, coarsen_grid(case.grid, stride))
+        eta = nodes / stride
+        scene, pi = _build_scene(case, stride, placed, eta, tumor_mm3, config, follows=number == 0)
         if tumor is None or theta is None:
-            tumor = _start_tumor(case, placed, affine, pi, factor, config)
+            tumor = _start_tumor(case, placed, affine, pi, stride, config)
             theta = initialize_theta(
                 tie_core_components(atlas.labels),
                 case.contrasts,
@@ -102,9 +102,9 @@ def iter_fit(
                 learned=config.start == "learned",
             )
         else:
-            tumor = tumor.resample(placed.shape, factor / coarser)
+            tumor = tumor.resample(placed.shape, stride / coarser)
             tumor.apply(pi)
-        coarser = factor
+        coarser = stride
         before, memory = -np.inf, Memory()
         for outer in range(config.outer_iterations):
             # The first fit of θ has no bias fields: they would absorb misalignment of the mesh.
@@ -115,8 +115,8 @@ def iter_fit(
                 trace.append(Step(number, outer, "theta", objective - elastic))
             objective, eta, memory = _deform(scene, theta, tumor, eta, memory, config)
             trace.append(Step(number, outer, "nodes", objective))
-            nodes = eta * factor
-            found = tumor.resample(fine.shape, 1 / factor)
+            nodes = eta * stride
+            found = tumor.resample(fine.shape, 1 / stride)
             maps = (found.w.astype(np.float16), found.factor.astype(np.float16))
             yield Fit(theta, nodes, fine, tie_core_components(atlas.labels), tuple(trace), *maps)
             if objective - before < config.tolerance:
@@ -125,11 +125,11 @@ def iter_fit(
 
 
 def _start_tumor(
-    case: Case, placed: Placed, affine: npt.ArrayLike, pi: Pi, factor: int, config: GemConfig
+    case: Case, placed: Placed, affine: npt.ArrayLike, pi: Pi, stride: int, config: GemConfig
 ) -> TumorPrior:
     """The prior of tumor before anything is fitted."""
     columns = _brain_columns(placed.atlas)
-    grid = coarsen_grid(case.grid, factor)
+    grid = coarsen_grid(case.grid, stride)
     brain = pi[..., columns].sum(-1)
     weight = weigh_asymmetry(case, grid, np.asarray(affine, float), brain, config.symmetry)
     weight = np.ones(placed.shape, np.float32) if weight is None else weight
@@ -148,7 +148,7 @@ def iter_em(
     """Run EM for given π with its columns of tumor (Appendix B) until convergence.
 
     Yields the new θ, the new prior of tumor and the log posterior per voxel of the previous ones. The
-    objective never falls while the prior of tumor stays the same.
+    objective never falls while the prior of tumor stays the same. Changes π in place if that prior does not.
     """
     v, before = scene.volume, -np.inf
     for _ in range(config.em_iterations):

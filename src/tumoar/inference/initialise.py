@@ -19,7 +19,7 @@ from tumoar.numerics.distributions import ConstrainedNormal
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
 from tumoar.vocabulary.contrasts import Contrast, core_is_identifiable, select_constraints
 from tumoar.vocabulary.errors import FitError
-from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable
+from tumoar.vocabulary.labels import LabelTable
 
 Array = npt.NDArray[np.floating]
 Mask = npt.NDArray[np.bool_]
@@ -175,7 +175,7 @@ def _start_from_medians(
     """Replace means and covariances of white matter, gray matter and tumor in θ⁽⁰⁾ by robust ones."""
     mu, Sigma = mu.copy(), Sigma.copy()
     seen = v.use == WITH_DATA
-    for name in ("GGM", "GWM"):
+    for name in ("GGM", "GWM"):  # white matter last: tumor is relative to it
         if not labels.has_gmm(name):
             return mu, Sigma
         x = labels.x_named(name)
@@ -189,11 +189,12 @@ def _start_from_medians(
         q = labels.component_slice(x)
         mu[q] = median + v.center
         Sigma[q] = np.diag(np.maximum(deviation, 1e-3) ** 2)
-    for part in TUMOR_STATES:
-        q = labels.component_slice(labels.x_named(part))
+    white = median + v.center
+    for part, x in (("core", labels.core), ("edema", labels.edema)):
+        q = labels.component_slice(x)
         for n, contrast in enumerate(contrasts):
             if contrast.tumor_offset is not None and contrast.tumor_spread is not None:
-                mu[q, n] = median[n] + v.center[n] + contrast.tumor_offset[part]
+                mu[q, n] = white[n] + contrast.tumor_offset[part]
                 Sigma[q, n, :], Sigma[q, :, n] = 0, 0
                 Sigma[q, n, n] = contrast.tumor_spread[part] ** 2
     return mu, Sigma

@@ -112,7 +112,10 @@ def parse_contrasts(table: Mapping[str, Any], labels: LabelTable | None = None) 
 
 def extend_contrasts(table: Mapping[str, Any], labels: LabelTable) -> dict[str, Contrast]:
     """Add the rows of a table to the default contrasts; rows of the same name are replaced."""
-    return parse_contrasts({**_shipped(), **table}, labels)
+    found = parse_contrasts({**_shipped(), **table})
+    for name in table:  # rows of the package apply as far as a model has their mixtures
+        _require_mixtures(found[name], labels)
+    return found
 
 
 @cache

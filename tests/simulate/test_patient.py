@@ -68,16 +68,17 @@ def test_contrasts_rank_tissues_as_radiologists_know_them(contrast, order):
 
 
 def test_tumor_signal_meets_the_mean_constraints_of_the_model():
-    """Edema and enhancing core lie above white and gray matter where Table 3 says so."""
-    tissue = {"edema": "edema", "core": "enhancing tumor"}
+    """Edema and enhancing core lie above or below white and gray matter where the contrast table says so."""
+    tissue = {"edema": "edema", "core": "enhancing tumor", "GWM": "white matter", "GGM": "gray matter"}
     for contrast, row in default_contrasts().items():
         if contrast not in TISSUES.scans:
             continue
         mean, _ = TISSUES.signals(contrast)
-        brightest = max(mean[TISSUES.index(n)] for n in ("white matter", "gray matter"))
         for c in row.constraints:
-            if c.gmm in tissue:
-                assert mean[TISSUES.index(tissue[c.gmm])] >= brightest * np.exp(c.log_offset)
+            if c.gmm in ("edema", "core"):
+                signal, *refs = (mean[TISSUES.index(tissue[name])] for name in (c.gmm, *c.refs))
+                bounds = np.array(refs) * np.exp(c.log_offset)
+                assert signal >= bounds.max() if c.op == ">=" else signal <= bounds.min()
 
 
 def test_truth_is_a_state_the_model_allows(head, tumor):

@@ -39,7 +39,7 @@ def test_read_result(tmp_path, capsys):
     )
     example("read_result")["main"](tmp_path / "out")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["NEEDS REVIEW", "review: large"]
+    assert lines[:2] == ["NEEDS REVIEW", "review: B44 large"]
     assert lines[2].split()[:2] == ["GTV", f"{result.volume('GTV').outlined:.2f}"]
 
 

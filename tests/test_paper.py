@@ -92,12 +92,17 @@ def test_constraints_are_table_3():
         for c in contrasts[name].constraints
     }
     both = ("GWM", "GGM")
-    ours = {  # not in the paper: the chiasm is no fluid, deep gray matter darker than cortex
+    # not in the paper: the chiasm is no fluid, deep gray matter darker than cortex, and what 21 patients show
+    ours = {
         ("T1", "chiasm", None, ">=", round(1 / 1.4, 6), ("GWM",)),
         ("T1c", "chiasm", None, ">=", round(1 / 1.4, 6), ("GWM",)),
         ("T2", "chiasm", None, "<=", 1.4, ("GWM",)),
         ("T2", "deep gray", None, "<=", 1.0, ("GGM",)),
         ("FLAIR", "deep gray", None, "<=", 1.0, ("GGM",)),
+        ("T1", "edema", None, "<=", 1.05, ("GWM",)),
+        ("T1c", "edema", None, "<=", 1.05, ("GWM",)),
+        ("T2", "edema", None, ">=", 1.05, ("GGM",)),
+        ("T2", "core", 0, ">=", 1.1, ("GGM",)),
     }
     assert written - ours == {
         ("FLAIR", "edema", None, ">=", 1.15, both),

@@ -53,7 +53,9 @@ class AffineConfig(Settings):
     largest_rotation: float = 45.0
     least_inside: float = 0.97  # of the brain, in the image: right ones measured 0.990 and more
     least_in_head: float = 0.75  # of the brain, in what is bright: stripped brains lack fluid, 0.91 and more
-    least_local: float = 0.006  # nats: right ones 0.012 and more, what is no head 0.003 and less
+    least_local: float = (
+        0.0045  # nats: right heads 0.012 and more, a coarse phantom 0.0056, no head 0.003 and less
+    )
     turned_margin: float = 0.0  # nats per sample
 
 

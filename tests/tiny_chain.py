@@ -47,7 +47,8 @@ class TinyModel:
     """Priors of z and y on a grid of `shape`; `use` and what is held are free and all in use unless given.
 
     Rows (X, Y) that `rest` must hold z at 0: they are drawn in every second sweep alone. In every second
-    sweep tumor is considered only as far as `near` (X, Y, Z) says.
+    sweep tumor is considered only as far as `near` (X, Y, Z) says. `location` (X, Y, Z) is added to the
+    log-odds of z.
     """
 
     shape: tuple[int, int, int]
@@ -58,6 +59,7 @@ class TinyModel:
     fixed_y: np.ndarray | None = None
     rest: np.ndarray | None = None
     near: np.ndarray | None = None
+    location: np.ndarray | None = None
 
     @cached_property
     def in_use(self) -> np.ndarray:
@@ -88,6 +90,7 @@ class TinyModel:
             self.fixed_z,
             self.fixed_y,
             self.schedule,
+            location=self.location,
         )
 
     def state(
@@ -127,6 +130,8 @@ class TinyModel:
             _, first, where = np.unique(codes, return_index=True, return_inverse=True)
             values = [-of((self.maps[i] >= level).reshape(self.shape)) for i in first]
             total += np.array(values)[where.reshape(-1)]
+        if self.location is not None:
+            total += (self.maps >= 1) @ self.location.ravel().astype(float)
         return total
 
     def log_maps(self, log_density: np.ndarray | None = None) -> np.ndarray:
@@ -226,6 +231,10 @@ def _resting(shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
     return {"rest": rest, "fixed_z": np.where(rest[:, :, None], np.int8(0), np.full(shape, -1, np.int8))}
 
 
+def _odds(shape: tuple[int, int, int]) -> np.ndarray:
+    return np.linspace(-2.3, 0.5, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
 def _wider(prior: ThetaPrior) -> ThetaPrior:
     """A third contrast, without constraints and, as the second, with a bias field."""
     Q, N = LABELS.Q, 3
@@ -258,6 +267,8 @@ ENUMERATED = {
     "cRBM on z, MRF on y": TinyModel((2, 2, 2), (CRBM[0], WEAK_MRF[1]), tiny.prior()),
     "held, unseen, unused": TinyModel((2, 2, 2), CRBM, tiny.prior(), **_unequal((2, 2, 2))),
     "flat": TinyModel((2, 1, 2), (FlatPrior(-0.5), FlatPrior(0.2)), tiny.prior()),
+    "cRBM and location": TinyModel((2, 2, 2), CRBM, tiny.prior(), location=_odds((2, 2, 2))),
+    "MRF and location": TinyModel((2, 2, 2), MRF, tiny.prior(), location=_odds((2, 2, 2))),
 }
 
 SHIPPED_SIZE = TinyModel(
@@ -272,6 +283,9 @@ JOINT = {
         (2, 2, 3), (POINTED[0], WEAK_MRF[1]), _wider(tiny.prior()), **_unequal((2, 2, 3))
     ),
     "a region": TinyModel((2, 2, 3), (tiny.crbm(1, -2.1), POINTED[1]), tiny.prior(), **_near((2, 2, 3))),
+    "location": TinyModel(
+        (2, 2, 3), (tiny.crbm(1, -2.1), POINTED[1]), tiny.prior(), location=_odds((2, 2, 3))
+    ),
     "a region, MRF": TinyModel((2, 2, 3), WEAK_MRF, tiny.prior(), **_near((2, 2, 3))),
     "rows that rest": TinyModel(
         (2, 2, 3), (tiny.crbm(1, -2.1), POINTED[1]), tiny.prior(), **_resting((2, 2, 3))

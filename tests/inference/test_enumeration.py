@@ -94,6 +94,7 @@ def repeated(model: TinyModel, D: np.ndarray, copies: int) -> tuple[gibbs.Chain,
         region=use != UNUSED,
         fixed_z=None if model.fixed_z is None else many(model.fixed_z, 0),
         fixed_y=None if model.fixed_y is None else many(model.fixed_y, 0),
+        location=None if model.location is None else many(model.location, 0),
     )
     return chain, split
 

@@ -7,11 +7,11 @@ import pytest
 
 from tumoar.vocabulary.notes import Note, needs_review
 
-FULL = Note("B32", "alignment with CT not certain to 1.2 mm", "info", "check both images", "T1c")
+FULL = Note("B32", "alignment with CT is uncertain by 1.2 mm", "info", "check both images", "T1c")
 
 
 def test_one_line_has_id_place_text_and_action():
-    assert str(FULL) == "B32 T1c: alignment with CT not certain to 1.2 mm; check both images"
+    assert str(FULL) == "B32 T1c: alignment with CT is uncertain by 1.2 mm; check both images"
     assert str(Note("B43", "no tumor found")) == "B43 no tumor found"
 
 

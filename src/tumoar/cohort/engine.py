@@ -182,7 +182,7 @@ def _outcome(future: Future, subject: Subject, order: Order) -> Outcome:
 
 
 def spread(client: Client, threads: int) -> Callable[..., list[Any]]:
-    """Map a function over items in parallel on a cluster; see `tumoar.train.atlas.in_turn`."""
+    """Map a function over items in parallel on a cluster; see `tumoar.train.atlas.run_serially`."""
 
     def each(function: Callable[..., Any], shared: Sequence[Any], *items: Sequence[Any]) -> list[Any]:
         common = client.scatter(tuple(shared), broadcast=True, hash=False)

@@ -51,7 +51,7 @@ def _outcome(future: Future[Outcome], subject: Subject, order: Order) -> Outcome
 
 @contextmanager
 def spread_here(workers: int, threads: int) -> Iterator[Callable[..., list[Any]]]:
-    """Map a function over items in parallel processes; see `train.atlas.in_turn`."""
+    """Map a function over items in parallel processes; see `train.atlas.run_serially`."""
     from multiprocessing import active_children, get_context
 
     before = set(active_children())

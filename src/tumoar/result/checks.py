@@ -107,11 +107,11 @@ def _tumor(result: Segmentation) -> list[Note]:
     notes = []
     if whole < LEAST_TUMOR:
         notes.append(Note("B43", f"no tumor found ({whole:.2f} cm³)"))
-    elif gtv_is_whole(result.table):
+    if gtv_is_whole(result.table):
         why = "as asked for" if result.config.gtv == "flair" else "no enhancing core was found"
         text = f"the GTV is the whole T2/FLAIR abnormality: {why}"
         notes.append(Note("T51", text, action="check the target", where="GTV"))
-    elif not votes.y.any():
+    elif whole >= LEAST_TUMOR and not votes.y.any():
         notes.append(Note("T51", "no enhancing core was found: the GTV is empty", where="GTV"))
     apart = float(result.islands.sum()) * cubic
     if apart >= LEAST_APART:

@@ -8,7 +8,7 @@ import numpy as np
 import reference_voxels as reference
 
 from tumoar.model.gmm import Theta
-from tumoar.model.theta_prior import ThetaPrior
+from tumoar.model.theta_prior import Quadratic, ThetaPrior
 
 SHAPE = (6, 5, 7)
 
@@ -27,8 +27,20 @@ def spd(n: int, rng: np.random.Generator, scale: float) -> np.ndarray:
     return a @ a.T + 0.2 * scale * np.eye(n)
 
 
+def random_relations(Q: int, N: int, rng: np.random.Generator) -> Quadratic:
+    """A prior of the difference of two means, in all contrasts jointly."""
+    K = np.zeros((N, Q, N))
+    K[np.arange(N), 0, np.arange(N)], K[np.arange(N), 3, np.arange(N)] = 1, -1
+    K = K.reshape(N, Q * N)
+    precision = spd(N, rng, 20.0)
+    return Quadratic(K.T @ precision @ K, K.T @ precision @ rng.standard_normal(N))
+
+
 def random_problem(seed: int, N: int = 2, clamped: bool = False) -> Problem:
-    """Mixtures of 1, 2, 1 and 1 components; the last hardly in one voxel; μ ordered by constraints."""
+    """Mixtures of 1, 2, 1 and 1 components; the last hardly in one voxel; μ ordered by constraints.
+
+    With odd seeds, means also have a prior relative to each other.
+    """
     rng = np.random.default_rng(seed)
     group = np.array([0, 1, 1, 2, 3])
     Q = len(group)
@@ -57,6 +69,7 @@ def random_problem(seed: int, N: int = 2, clamped: bool = False) -> Problem:
         bias_precision=rng.uniform(0.5, 2, (N, 4, 4, 4)) / (100 * variance[:, None, None, None]),
         group=group,
         has_bias=has_bias,
+        relations=random_relations(Q, N, np.random.default_rng(seed)) if seed % 2 else None,
     )
     mu = D[:, mask].mean(1) + rng.standard_normal((Q, N)) * 0.1
     mu[[4, 0, 1], 0], mu[3, 0] = (-1.0, 0.0, 1.0), 0.5

@@ -22,6 +22,7 @@ from tumoar.model.conditionals import (
     update_theta,
 )
 from tumoar.model.gmm import Theta
+from tumoar.model.theta_prior import Quadratic
 
 
 def complete(problem: Problem, theta: Theta, t: np.ndarray) -> float:
@@ -126,6 +127,7 @@ def test_without_atlas_bias_and_constraints_it_is_scikit_learns_mixture(seed):
         bias_precision=np.zeros((N, 4, 4, 4)),
         group=np.zeros(Q, int),
         has_bias=np.zeros(N, bool),
+        relations=None,
     )
     start = rng.standard_normal((Q, N)) * 2
     theta = Theta(np.full(Q, 1 / Q), start, np.array([np.eye(N)] * Q), np.zeros((N, 4, 4, 4)))
@@ -189,8 +191,11 @@ def test_channel_order_and_scale_do_not_matter(seed):
     plain = update_theta(problem.theta, reference.moments(problem.D, t), problem.prior, mode)
     order = [2, 0, 1]
     prior, Q = problem.prior, problem.theta.Q
+    flat = np.arange(Q * 3).reshape(Q, 3)[:, order].ravel()
+    related = prior.relations
     turned_prior = replace(
         prior,
+        relations=related and Quadratic(related.J[flat][:, flat], related.j[flat]),
         S0=prior.S0[:, order][:, :, order],
         A=prior.A.reshape(-1, Q, 3)[:, :, order].reshape(-1, Q * 3),
         mu0=prior.mu0[order],

@@ -27,8 +27,9 @@ def test_the_level_of_core_shifts_its_field_alone():
 
 
 def test_mrf_by_the_settings():
-    found = select_prior(default_model(), Config(prior="mrf", beta_z=0.3, beta_y=0.7))
-    assert (found.shape_z, found.shape_y) == (FirstOrderMRF(0.3), FirstOrderMRF(0.7))
+    settings = Config(prior="mrf", beta_z=0.3, beta_y=0.7, mrf_level_y=-0.5)
+    found = select_prior(default_model(), settings)
+    assert (found.shape_z, found.shape_y) == (FirstOrderMRF(0.3), FirstOrderMRF(0.7, -0.5))
 
 
 def test_another_prior_has_no_level():

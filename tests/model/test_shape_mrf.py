@@ -32,8 +32,9 @@ def test_energy_counts_unequal_neighbors():
         assert FirstOrderMRF(0.7).energy(v) == pytest.approx(slow_energy(v, 0.7))
 
 
-def test_field_is_the_difference_of_energies():
-    model, v = FirstOrderMRF(0.4), some_map()
+@pytest.mark.parametrize("level", [0.0, -1.5])
+def test_field_is_the_difference_of_energies(level):
+    model, v = FirstOrderMRF(0.4, level), some_map()
     field = model.field(v, np.ones(v.shape, bool), 0)
     for i in np.ndindex(*v.shape):
         on, off = v.copy(), v.copy()

@@ -30,8 +30,8 @@ from tumoar.vocabulary.notes import Note
 Arrays = dict[str, npt.NDArray]
 Held = npt.NDArray[np.int8]
 
-NO_TUMOR = 1e-6
-"""Expected tumor fraction of the brain if only organs are requested."""
+NO_TUMOR = {"w": 1e-6, "locality": 0.0, "symmetry": 1.0, "location": 1.0}
+"""Settings of Algorithm 2 if only organs are requested: tumor is expected nowhere."""
 EVERY = 25
 """Sweeps between checkpoints."""
 
@@ -106,9 +106,7 @@ def segment(
         )
     if not config.tumor:
         given = Given(np.zeros(case.grid.shape, np.int8), np.zeros(case.grid.shape, np.int8))
-        config = config.model_copy(
-            update={"gem": config.gem.model_copy(update={"w": NO_TUMOR, "locality": 0.0, "symmetry": 1.0})}
-        )
+        config = config.model_copy(update={"gem": config.gem.model_copy(update=NO_TUMOR)})
     if any(held is not None and (held == 1).any() for held in (given.z, given.y)):
         config = config.model_copy(update={"least_tumor": 0.0})  # keep whatever the user has drawn
     model = select_prior(model, config)
@@ -181,7 +179,9 @@ def _fit(
     total = 10 * len(config.gem.levels)
     stored = keeper.load("fit")
     if stored is None:
-        for fit in gem.iter_fit(case, model.atlas, placement.matrix, model.tumor_mm3, config.gem):
+        for fit in gem.iter_fit(
+            case, model.atlas, placement.matrix, model.tumor_mm3, config.gem, model.location
+        ):
             step = fit.trace[-1]
             done = 10 * step.level + min(9, step.outer + 1)
             watch(Progress("fit", done, total, {"objective": step.objective}))

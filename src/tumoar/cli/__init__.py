@@ -27,6 +27,7 @@ from tumoar.cli.stop import end_when_stopped
 from tumoar.cli.streams import disk_refusal, leave, leave_unread, prepare_streams
 from tumoar.cli.strict import StrictCommand
 from tumoar.cli.train import atlas, prepare
+from tumoar.cli.train_location import location
 from tumoar.cli.train_shape import combine, shape
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import FitError, ResourceError, TumoarError
@@ -47,7 +48,7 @@ app.add_typer(model)
 train = typer.Typer(
     name="train", help="Train the model's parts from label maps.", no_args_is_help=True, rich_markup_mode=None
 )
-for part in (prepare, atlas, shape, combine):
+for part in (prepare, atlas, shape, location, combine):
     train.command(cls=StrictCommand)(part)
 app.add_typer(train)
 

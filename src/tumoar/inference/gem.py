@@ -17,6 +17,7 @@ from tumoar.model import deformation, joint
 from tumoar.model.atlas import Atlas, Placed, place, smooth
 from tumoar.model.conditionals import mode, update_theta
 from tumoar.model.gmm import Theta
+from tumoar.model.location import Location, weigh_location
 from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics.lbfgs import Memory
 from tumoar.numerics.tetra_cost import merge_labels
@@ -43,7 +44,7 @@ class Fit:
     """Fitted θ of the simplified model on `labels` (core tied), and nodes in voxels of the case's grid.
 
     `w` (X, Y, Z) is the prior probability of tumor in brain, and `factor` (X, Y, Z) its factor from the
-    comparison of sides.
+    comparison of sides and from the location.
     """
 
     theta: Theta
@@ -67,18 +68,28 @@ class Scene(NamedTuple):
 
 
 def fit(
-    case: Case, atlas: Atlas, affine: npt.ArrayLike, tumor_mm3: Mapping[str, float], config: GemConfig
+    case: Case,
+    atlas: Atlas,
+    affine: npt.ArrayLike,
+    tumor_mm3: Mapping[str, float],
+    config: GemConfig,
+    location: Location | None = None,
 ) -> Fit:
     """Run Algorithm 2 from an affine placement of the atlas, coarse to fine.
 
     `tumor_mm3` holds the expected volumes of core and edema.
     """
-    *_, last = iter_fit(case, atlas, affine, tumor_mm3, config)
+    *_, last = iter_fit(case, atlas, affine, tumor_mm3, config, location)
     return last
 
 
 def iter_fit(
-    case: Case, atlas: Atlas, affine: npt.ArrayLike, tumor_mm3: Mapping[str, float], config: GemConfig
+    case: Case,
+    atlas: Atlas,
+    affine: npt.ArrayLike,
+    tumor_mm3: Mapping[str, float],
+    config: GemConfig,
+    location: Location | None = None,
 ) -> Iterator[Fit]:
     """Run `fit` and yield the state after each outer iteration, for progress bars and checkpoints."""
     fine = place_atlas(case, atlas, affine, config)
@@ -91,7 +102,7 @@ def iter_fit(
         eta = nodes / stride
         scene, pi = _build_scene(case, stride, placed, eta, tumor_mm3, config, follows=number == 0)
         if tumor is None or theta is None:
-            tumor = _start_tumor(case, placed, affine, pi, stride, config)
+            tumor = _start_tumor(case, placed, affine, pi, stride, config, location)
             theta = initialize_theta(
                 tie_core_components(atlas.labels),
                 case.contrasts,
@@ -125,15 +136,25 @@ def iter_fit(
 
 
 def _start_tumor(
-    case: Case, placed: Placed, affine: npt.ArrayLike, pi: Pi, stride: int, config: GemConfig
+    case: Case,
+    placed: Placed,
+    affine: npt.ArrayLike,
+    pi: Pi,
+    stride: int,
+    config: GemConfig,
+    location: Location | None,
 ) -> TumorPrior:
     """The prior of tumor before anything is fitted."""
     columns = _brain_columns(placed.atlas)
     grid = coarsen_grid(case.grid, stride)
     brain = pi[..., columns].sum(-1)
-    weight = weigh_asymmetry(case, grid, np.asarray(affine, float), brain, config.symmetry)
-    weight = np.ones(placed.shape, np.float32) if weight is None else weight
-    return TumorPrior(np.float32(config.w) * weight, config.u, columns, weight)
+    factor = np.ones(placed.shape, np.float32)
+    sides = weigh_asymmetry(case, grid, np.asarray(affine, float), brain, config.symmetry)
+    if sides is not None:
+        factor *= sides
+    if location is not None and config.location < 1:
+        factor *= weigh_location(location, grid, affine, config.location)
+    return TumorPrior(np.float32(config.w) * factor, config.u, columns, factor)
 
 
 def place_atlas(case: Case, atlas: Atlas, affine: npt.ArrayLike, config: GemConfig) -> Placed:
@@ -264,7 +285,7 @@ def _build_scene(
         x_of_column,
         tumor_mm3,
         grid.voxel_volume,
-        config.bending,
+        config,
     )
     groups = joint.compile_groups(labels, columns, tumor_columns=True)
     sigma = config.locality / float(grid.spacing.mean()) if follows else 0.0

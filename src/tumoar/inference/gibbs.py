@@ -142,7 +142,7 @@ def initialize_chain(
         labels.x_of_l,
         tumor_mm3,
         case.grid.voxel_volume,
-        config.gem.bending,
+        config.gem,
     )
     own = joint.pack_prior(volume, pi)
     fixed_z = _extend_to_core(fixed_z, fixed_y)

@@ -15,8 +15,10 @@ from tumoar.model.bias import field
 from tumoar.model.conditionals import Sigma_given
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import ThetaPrior, build_theta_prior, expect_voxels
+from tumoar.model.tumor_means import relate_tumor_means
 from tumoar.numerics.distributions import ConstrainedNormal
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
+from tumoar.vocabulary.config import GemConfig
 from tumoar.vocabulary.contrasts import Contrast, core_is_identifiable, select_constraints
 from tumoar.vocabulary.errors import FitError
 from tumoar.vocabulary.labels import LabelTable
@@ -84,7 +86,7 @@ def initialize_prior(
     x_of_column: npt.NDArray[np.int64],
     tumor_mm3: Mapping[str, float],
     voxel_mm3: float,
-    bending: float = 0.0,
+    config: GemConfig,
 ) -> ThetaPrior:
     """p(θ) with hyperparameters of these voxels: moments of D, and I_x from π (X, Y, Z, columns)."""
     seen = D[:, use == WITH_DATA].astype(np.float64)
@@ -99,6 +101,7 @@ def initialize_prior(
     for x in range(len(pi)):  # slab by slab: π is large
         sums += pi[x][use[x] == WITH_DATA].sum(0, dtype=np.float64)
     by_mixture = np.asarray(np.bincount(x_of_column, sums, minlength=labels.X), float)
+    known = {part: config.tumor_means * mm3 / voxel_mm3 for part, mm3 in tumor_mm3.items()}
     return build_theta_prior(
         labels,
         contrasts,
@@ -106,7 +109,8 @@ def initialize_prior(
         variance=seen.var(1),
         voxels=seen.shape[1],
         expected=expect_voxels(labels, by_mixture, tumor_mm3, voxel_mm3),
-        bending=bending,
+        bending=config.bending,
+        relations=relate_tumor_means(labels, contrasts, known) if config.tumor_means > 0 else None,
     )
 
 

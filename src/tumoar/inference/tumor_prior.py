@@ -28,7 +28,7 @@ LEAST = 0.005
 class TumorPrior:
     """p(z_i = 1) = w_i π_B and p(y_i = 1 | z_i = 1) = u, with w (X, Y, Z) and the `brain` columns of π.
 
-    `factor` (X, Y, Z), from the comparison of sides, multiplies w whenever w is set.
+    `factor` (X, Y, Z), from the comparison of sides and from the location, multiplies w whenever w is set.
     """
 
     w: npt.NDArray[np.float32]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -15,11 +16,12 @@ from tumoar.io.store import Section, load_hashed, section_atlas
 from tumoar.model.atlas import Atlas, pi, place
 from tumoar.model.deformation import cost, fit
 from tumoar.model.generative import Model
+from tumoar.model.location import Location
 from tumoar.model.shape.crbm import CRBM
 from tumoar.vocabulary.errors import ModelFileError
 from tumoar.vocabulary.labels import TUMOR_STATES
 
-SHIPPED = ("atlas.npz", "shape.npz")
+SHIPPED = ("atlas.npz", "shape.npz", "location.npz")
 NEEDED = ("GWM", "GGM")
 """Mixtures to which the bounds on tumor intensity refer (data/contrasts.toml)."""
 PRIORS = ("shape_z", "shape_y")
@@ -52,7 +54,16 @@ def model_of(
             file=paths[0],
             do="name the mixtures of white and gray matter GWM and GGM: tumor is compared with them",
         )
-    return Model(atlas, z, y, _volumes(sections["shape_z"], last), digests)
+    location = section_location(sections["location"], last) if "location" in sections else None
+    return Model(atlas, z, y, _volumes(sections["shape_z"], last), digests, location)
+
+
+def section_location(section: Section, path: str | Path) -> Location:
+    """Read where tumors occur."""
+    try:
+        return Location(section.arrays["frequency"], section.arrays["affine"])
+    except (KeyError, ValueError) as error:
+        raise ModelFileError("B54", f"model file not usable: location, {error}", file=path) from error
 
 
 def _volumes(section: Section, path: str | Path) -> dict[str, float]:
@@ -81,6 +92,8 @@ def require_working(sections: Mapping[str, Section], path: str | Path) -> list[s
             _try_atlas(section_atlas(sections, path), path)
         elif name in PRIORS:
             _try_prior(section_shape(sections, name, path), name, path)
+        elif name == "location":
+            section_location(sections[name], path)
         else:
             raise ModelFileError("B54", f"model file not usable: '{name}' is not part of a model", file=path)
     lacking = [name for name in ("atlas", *PRIORS) if name not in sections]
@@ -122,5 +135,5 @@ def _try_prior(prior: CRBM, name: str, path: str | Path) -> None:
 def default_model() -> Model:
     """The model inside the package."""
     folder = files("tumoar").joinpath("data")
-    with as_file(folder.joinpath(SHIPPED[0])) as atlas, as_file(folder.joinpath(SHIPPED[1])) as shape:
-        return load_model([atlas, shape])
+    with ExitStack() as stack:
+        return load_model([stack.enter_context(as_file(folder.joinpath(name))) for name in SHIPPED])

@@ -60,8 +60,11 @@ def mu_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> ConstrainedNo
     P = np.zeros((Q, N, Q, N))
     q = np.arange(Q)
     P[q, :, q, :] = moments.n[:, None, None] * inverse + np.diag(prior.precision)
-    h = np.einsum("qmn,qn->qm", inverse, first) + prior.precision * prior.mu0
-    return ConstrainedNormal(P.reshape(Q * N, Q * N), h.ravel(), prior.A, prior.b, start=theta.mu.ravel())
+    h = (np.einsum("qmn,qn->qm", inverse, first) + prior.precision * prior.mu0).ravel()
+    flat = P.reshape(Q * N, Q * N)
+    if prior.relations is not None:
+        flat, h = flat + prior.relations.J, h + prior.relations.j
+    return ConstrainedNormal(flat, h, prior.A, prior.b, start=theta.mu.ravel())
 
 
 def Sigma_given(theta: Theta, moments: Moments, prior: ThetaPrior) -> InverseWishart:

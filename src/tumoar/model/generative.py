@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tumoar.model.atlas import Atlas
+from tumoar.model.location import Location
 from tumoar.model.shape.base import ShapePrior
 from tumoar.model.shape.crbm import CRBM, soften
 from tumoar.model.shape.mrf import FirstOrderMRF
@@ -21,7 +22,7 @@ class Model:
     """An atlas, shape priors of tumor z and core y, and expected tumor volumes.
 
     `tumor_mm3` are mean volumes of "core" and "edema"; they set the strength of the priors on intensities.
-    `sha256` identifies the files the model was read from.
+    `location` tells where tumors occur, if known. `sha256` identifies the files the model was read from.
     """
 
     atlas: Atlas
@@ -29,6 +30,7 @@ class Model:
     shape_y: ShapePrior
     tumor_mm3: Mapping[str, float]
     sha256: Mapping[str, str] = field(default_factory=dict)
+    location: Location | None = None
 
     def __post_init__(self) -> None:
         if set(self.tumor_mm3) != set(TUMOR_STATES) or not all(v > 0 for v in self.tumor_mm3.values()):
@@ -45,7 +47,8 @@ def select_prior(model: Model, config: Config) -> Model:
     if config.prior == "crbm":
         y = model.shape_y
         return replace(model, shape_y=replace(y, a=y.a + config.level_y)) if isinstance(y, CRBM) else model
-    return replace(model, shape_z=FirstOrderMRF(config.beta_z), shape_y=FirstOrderMRF(config.beta_y))
+    z = FirstOrderMRF(config.beta_z, config.mrf_level_z)
+    return replace(model, shape_z=z, shape_y=FirstOrderMRF(config.beta_y, config.mrf_level_y))
 
 
 def temper_priors(

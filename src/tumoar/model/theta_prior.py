@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,13 @@ WIDTH = 10.0
 """Standard deviation of the weak priors of μ and C, in standard deviations of the data."""
 
 
+class Quadratic(NamedTuple):
+    """Log density −½ μᵀ J μ + jᵀ μ of all means, up to a constant: J (Q N, Q N), j (Q N,)."""
+
+    J: Array
+    j: Array
+
+
 @dataclass(frozen=True)
 class ThetaPrior:
     """p(θ) for Q components and N contrasts.
@@ -32,7 +40,7 @@ class ThetaPrior:
     alpha0 of every Dirichlet; nu0 (Q,) and S0 (Q, N, N) of the inverse Wisharts; A (R, Q N) and b (R,) of the
     constraints A μ <= b; mean mu0 (N,) and precision (N,) of the weak prior of μ; precision of C, zero mean,
     bias_precision (N, 4, 4, 4); group (Q,) mixture of each component; has_bias (N,) False where the bias
-    field is clamped.
+    field is clamped. `relations` is a prior of means relative to each other (model/tumor_means.py).
     """
 
     alpha0: float
@@ -45,6 +53,7 @@ class ThetaPrior:
     bias_precision: Array
     group: npt.NDArray[np.int64]
     has_bias: npt.NDArray[np.bool_]
+    relations: Quadratic | None = None
 
     def log_prob(self, theta: Theta) -> float:
         """log p(θ) up to a constant; −inf if a constraint is violated."""
@@ -52,10 +61,15 @@ class ThetaPrior:
             return -np.inf
         weak = self.precision * ((theta.mu - self.mu0) ** 2).sum(0)
         weak = weak + (self.bias_precision * theta.C**2).sum((1, 2, 3))
+        related = 0.0
+        if self.relations is not None:
+            mu = theta.mu.ravel()
+            related = float(self.relations.j @ mu - 0.5 * mu @ self.relations.J @ mu)
         return (
             Dirichlet(np.full(len(self.group), self.alpha0), self.group).log_prob(theta.gamma)
             + InverseWishart(self.nu0, self.S0).log_prob(theta.Sigma)
             - 0.5 * float(weak.sum())
+            + related
         )
 
 
@@ -67,6 +81,7 @@ def build_theta_prior(
     voxels: float,
     expected: Array,
     bending: float = 0.0,
+    relations: Quadratic | None = None,
 ) -> ThetaPrior:
     """p(θ) of section 3.3: mean d̄ and variance (N,) of the data, I = `voxels`, I_x = `expected` (X,)."""
     N, x = len(contrasts), labels.x_of_component
@@ -84,6 +99,7 @@ def build_theta_prior(
         bias_precision=build_bias_precision(np.asarray(variance, float), bending * voxels),
         group=x,
         has_bias=np.array([c.bias_field for c in contrasts]),
+        relations=relations,
     )
 
 

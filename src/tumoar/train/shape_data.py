@@ -31,14 +31,19 @@ class Shape:
 
 
 def crop_shape(name: str, mask: npt.NDArray) -> Shape | None:
-    """Crop a mask to its bounding box; None if empty. A name ending in -NNN is a time point of a patient."""
+    """Crop a mask to its bounding box; None if empty."""
     places = np.nonzero(mask)
     if not len(places[0]):
         return None
     box = tuple(slice(int(p.min()), int(p.max()) + 1) for p in places)
     v = np.ascontiguousarray(mask[box] != 0, np.uint8)
     v.flags.writeable = False
-    return Shape(name, re.sub(r"-\d{3}$", "", name), v)
+    return Shape(name, patient_of(name), v)
+
+
+def patient_of(name: str) -> str:
+    """Patient of a label map: a name that ends in -NNN is one of several time points."""
+    return re.sub(r"-\d{3}$", "", name)
 
 
 def split_by_patient(

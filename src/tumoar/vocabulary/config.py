@@ -46,8 +46,14 @@ class GemConfig(Settings):
     # Factor on the prior of tumor, in both algorithms, where the brain is as bright as on the other side
     # (inference/asymmetry.py). 1: none, as in the paper.
     symmetry: Number = Field(0.1, gt=0, le=1)
+    # Factor on the prior of tumor, in both algorithms, where training had no tumor (model/location.py). 1:
+    # none, as in the paper.
+    location: Number = Field(0.2, gt=0, le=1)
     # Weight of the bending energy of bias fields, per voxel, in both algorithms. 0: flat, as in the paper.
     bending: Number = Field(0.02, ge=0, le=1000)
+    # Weight of the learned prior of tumor means (model/tumor_means.py), as a fraction of the expected voxels
+    # of tumor, in both algorithms. 0: none, as in the paper.
+    tumor_means: Number = Field(0.002, ge=0, le=1000)
     # Means of tumor at the start: offsets that patients have shown, or the distances of the paper's Table 4.
     start: Literal["learned", "paper"] = "learned"
 
@@ -101,8 +107,11 @@ class Config(Settings):
     # (decision 0010).
     soft_z: Soft = Soft(strength=0.75, level=0.0, surface=-0.2)
     soft_y: Soft = Soft(strength=0.8, level=0.15, surface=-0.25)
-    beta_z: Number = Field(0.6, ge=0, le=10)  # of the first-order MRF, if that is the prior
+    # Of the first-order MRF, if that is the prior. The paper has no levels.
+    beta_z: Number = Field(0.6, ge=0, le=10)
     beta_y: Number = Field(0.6, ge=0, le=10)
+    mrf_level_z: Number = Field(0.0, ge=-100, le=100)
+    mrf_level_y: Number = Field(0.0, ge=-100, le=100)
 
     @model_validator(mode="after")
     def _can_be_counted(self) -> Self:

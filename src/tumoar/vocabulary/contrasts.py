@@ -59,8 +59,9 @@ class Contrast:
 
     If `tumor_start` is None, tumor means are initialized like those of normal structures. `tumor_offset` and
     `tumor_spread` are the mean distance of tumor from white matter and its standard deviation within a
-    patient, in log intensity, where patients have shown them. `bids` are suffixes in BIDS datasets, with the
-    entity `ce-` if `agent`. Ranks start at 1; a contrast without rank comes last.
+    patient, `tumor_deviation` that between patients, in log intensity, where patients have shown them.
+    `bids` are suffixes in BIDS datasets, with the entity `ce-` if `agent`. Ranks start at 1; a contrast
+    without rank comes last.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Contrast:
     tumor_start: Mapping[str, float] | None = None
     tumor_offset: Mapping[str, float] | None = None
     tumor_spread: Mapping[str, float] | None = None
+    tumor_deviation: Mapping[str, float] | None = None
     constraints: tuple[MeanConstraint, ...] = ()
     darker: tuple[Darker, ...] = ()
     ratio_below: tuple[RatioBelow, ...] = ()
@@ -174,7 +176,7 @@ def _shipped() -> dict[str, Any]:
 NAME = re.compile("(?!(?i:subject|session)$)[A-Za-z][A-Za-z0-9]{0,31}")
 """Used in file names and BIDS entities, where _ and - are separators; not a column name of cohort lists."""
 SUFFIX = re.compile("[A-Za-z0-9]{1,32}")
-NOT_COPIED = ("bids", "reference_rank", "picture_rank")
+NOT_COPIED = ("tumor_deviation", "bids", "reference_rank", "picture_rank")
 """Keys of a row that `like` does not copy, as they are specific to one contrast."""
 KEYS: dict[str, tuple[type, ...]] = {
     "transform": (str,),
@@ -182,6 +184,7 @@ KEYS: dict[str, tuple[type, ...]] = {
     "tumor_start": (str, dict),
     "tumor_offset": (dict,),
     "tumor_spread": (dict,),
+    "tumor_deviation": (dict,),
     "constraints": (list,),
     "darker": (list,),
     "ratio_below": (list,),
@@ -221,6 +224,7 @@ def _contrast(name: str, table: Mapping[str, Any]) -> Contrast:
         tumor_start=_start(name, row.pop("tumor_start", "like-normal")),
         tumor_offset=_parts(name, "tumor_offset", row.pop("tumor_offset", None)),
         tumor_spread=_parts(name, "tumor_spread", row.pop("tumor_spread", None)),
+        tumor_deviation=_parts(name, "tumor_deviation", row.pop("tumor_deviation", None)),
         constraints=tuple(_constraint(name, c) for c in row.pop("constraints", ())),
         darker=tuple(_darker(name, d) for d in row.pop("darker", ())),
         ratio_below=tuple(_ratio(name, r) for r in row.pop("ratio_below", ())),
@@ -263,8 +267,8 @@ def _parts(name: str, key: str, given: Any, otherwise: str = "") -> dict[str, fl
     if not isinstance(given, Mapping):
         raise _unusable(name, f"{key} must be {otherwise}numbers for core and edema")
     _require_keys(name, given, dict.fromkeys(TUMOR_STATES, (int, float)), TUMOR_STATES)
-    if key == "tumor_spread" and not all(value > 0 for value in given.values()):
-        raise _unusable(name, "tumor_spread must be positive")
+    if key in ("tumor_spread", "tumor_deviation") and not all(value > 0 for value in given.values()):
+        raise _unusable(name, f"{key} must be positive")
     return {part: float(value) for part, value in given.items()}
 
 

@@ -46,7 +46,7 @@ def test_no_frequency_outside_zero_and_one_is_taken():
         Location(np.ones((3, 3, 3), np.float32), np.zeros((4, 4)))
 
 
-def test_the_map_is_symmetric_and_counts_each_patient_once(monkeypatch):
+def test_the_map_is_symmetric(monkeypatch):
     from tumoar.train import location
 
     monkeypatch.setattr(location, "SPACING", 2.0)
@@ -58,14 +58,12 @@ def test_the_map_is_symmetric_and_counts_each_patient_once(monkeypatch):
     grid = Grid(GRID.shape, middle)
     c = (SIZE - 1) / 2
     left, right = ball((c - 8, c, c), 4), ball((c + 8, c, c), 4)
-    once = measure_location({"a": [left]}, grid, np.eye(4), atlas)
+    once = measure_location(left, grid, np.eye(4), atlas)
     assert once.frequency.max() == 1
     np.testing.assert_allclose(once.frequency, once.frequency[::-1], atol=1e-6)
-    mirrored = measure_location({"a": [right]}, grid, np.eye(4), atlas)
+    mirrored = measure_location(right, grid, np.eye(4), atlas)
     np.testing.assert_allclose(mirrored.frequency, once.frequency, atol=0.02)
-    twice = measure_location({"a": [left, left]}, grid, np.eye(4), atlas)
-    np.testing.assert_allclose(twice.frequency, once.frequency, atol=1e-6)
-    front = measure_location({"a": [left, ball((c, c + 8, c), 4)], "b": [left]}, grid, np.eye(4), atlas)
+    front = measure_location(left + 1.0 * ball((c, c + 8, c), 4), grid, np.eye(4), atlas)
     assert not np.allclose(front.frequency, once.frequency, atol=0.01)
 
 

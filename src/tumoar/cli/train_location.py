@@ -41,36 +41,42 @@ def location(
 
     require_new_model(output)
     atlas = load(model).atlas
-    masks, grid = read_masks(label_maps, set(left_out or ()))
+    counts, grid, subjects = count_tumors(label_maps, set(left_out or ()))
     affine = np.mean([place_on(path, atlas) for path in t1c], axis=0)
-    found = measure_location(masks, grid, affine, atlas)
+    found = measure_location(counts, grid, affine, atlas)
     card = {
         "command": "tumoar train location LABEL_MAPS --t1c IMAGES",
         "version": __version__,
-        "subjects": sorted(masks),
+        "subjects": subjects,
         "left_out": sorted(left_out or ()),
         "images": len(t1c),
     }
-    arrays = {"frequency": found.frequency, "affine": found.affine}
-    typer.echo(f"{output} {save_sections(output, {'location': Section(arrays, {'provenance': card})})}")
+    section = Section({"frequency": found.frequency, "affine": found.affine}, {"provenance": card})
+    typer.echo(f"{output} {save_sections(output, {'location': section})}")
 
 
-def read_masks(paths: list[Path], left_out: set[str]) -> tuple[dict[str, list[npt.NDArray[np.bool_]]], Grid]:
-    """Masks of each patient, and their common grid."""
+def count_tumors(paths: list[Path], left_out: set[str]) -> tuple[npt.NDArray[np.float32], Grid, list[str]]:
+    """Patients with tumor in each voxel, the common grid, and the patients; their time points share a vote."""
+    from collections import Counter
+
     import numpy as np
 
     from tumoar.geometry.orientation import reorient
     from tumoar.io.nifti import read_nifti
     from tumoar.train.shape_data import patient_of
 
-    masks: dict[str, list[npt.NDArray[np.bool_]]] = {}
+    patients = [patient_of(path.name.split(".")[0]) for path in paths]
+    used = [(path, patient) for path, patient in zip(paths, patients) if patient not in left_out]
+    if not used:
+        raise UsageError("masks", "no label map is left", do="give more label maps, or leave out fewer")
+    times = Counter(patient for _, patient in used)
     grid: Grid | None = None
-    for path in paths:
+    counts = np.zeros(0, np.float32)
+    for path, patient in used:
         image, _ = reorient(read_nifti(path))
         if grid is None:
-            grid = image.grid
-        is_same = image.grid.shape == grid.shape and np.allclose(image.grid.affine, grid.affine, atol=0.01)
-        if not is_same:
+            grid, counts = image.grid, np.zeros(image.grid.shape, np.float32)
+        if image.grid.shape != grid.shape or not np.allclose(image.grid.affine, grid.affine, atol=0.01):
             raise GeometryError(
                 "grid",
                 "label maps must share one grid",
@@ -78,12 +84,10 @@ def read_masks(paths: list[Path], left_out: set[str]) -> tuple[dict[str, list[np
                 found=f"{image.grid.shape}, first voxel at {image.grid.affine[:3, 3].round(1).tolist()}",
                 do="leave it out, or resample it to the grid of the first",
             )
-        patient, mask = patient_of(path.name.split(".")[0]), image.data.astype(np.float32) > 0
-        if patient not in left_out and mask.any():
-            masks.setdefault(patient, []).append(mask)
-    if grid is None or not masks:
-        raise UsageError("masks", "no label map with tumor is left", do="give more label maps")
-    return masks, grid
+        counts += (image.data.astype(np.float32) > 0) / np.float32(times[patient])
+    if grid is None or not counts.any():
+        raise UsageError("masks", "there is no tumor in the label maps", do="give label maps with tumor")
+    return counts, grid, sorted(times)
 
 
 def place_on(path: Path, atlas: Atlas) -> npt.NDArray[np.float64]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
@@ -22,23 +20,17 @@ COMMON = 0.05
 """Places are common if at most this fraction of all tumor volume lies in places with a lower frequency."""
 
 
-def measure_location(
-    masks: Mapping[str, Sequence[npt.NDArray[np.bool_]]], grid: Grid, affine: Array, atlas: Atlas
-) -> Location:
+def measure_location(counts: Array, grid: Grid, affine: Array, atlas: Atlas) -> Location:
     """Smoothed frequency of tumor in the brain of the atlas, the same on both sides.
 
-    `masks` holds the masks (X, Y, Z) of each patient on `grid`; each patient counts once. `affine` (4, 4)
-    maps world coordinates of the atlas to those of the grid.
+    `counts` (X, Y, Z) is the number of patients with tumor in each voxel of `grid`. `affine` (4, 4) maps world
+    coordinates of the atlas to those of the grid.
     """
-    total = np.zeros(grid.shape, np.float32)
-    for several in masks.values():
-        for mask in several:
-            total += mask.astype(np.float32) / len(several)
     points = _grid_around(atlas)
     to_mask = grid.inverse @ affine @ points.affine
     sigma = SPACING / 2 / grid.spacing
     tumor = ndimage.affine_transform(
-        ndimage.gaussian_filter(total, sigma),
+        ndimage.gaussian_filter(np.asarray(counts, np.float32), sigma),
         to_mask[:3, :3],
         to_mask[:3, 3],
         output_shape=points.shape,

@@ -16,7 +16,8 @@ from tumoar.numerics.neighbors import count_neighbors
 class FirstOrderMRF:
     """p(v) ∝ exp(level Σ v_i − β Σ |v_i − v_j|) over pairs of the 26-neighborhood; v is 0 outside its grid.
 
-    The paper has no level. Neighbors depend on each other, so voxels are drawn in 8 colors; voxels of one color are not neighbors.
+    The paper has no level. Neighbors depend on each other, so voxels are drawn in 8 colors; voxels of one
+    color are not neighbors.
     """
 
     beta: float
@@ -33,7 +34,7 @@ class FirstOrderMRF:
         return np.where(region, np.float32(self.level) + np.float32(self.beta) * (2 * n - 26), np.float32(0))
 
     def energy(self, v: BoolArray) -> float:
-        """−log p(v) up to a constant: unequal pairs of neighbors, with the zeros around the grid, and level."""
+        """−log p(v) up to a constant; pairs include the zeros around the grid."""
         x = np.pad(v, 1).astype(np.int8)
         pairs = 0
         for offset in np.ndindex(3, 3, 3):

@@ -56,7 +56,7 @@ def location(
 
 
 def count_tumors(paths: list[Path], left_out: set[str]) -> tuple[npt.NDArray[np.float32], Grid, list[str]]:
-    """Patients with tumor in each voxel, the common grid, and the patients; their time points share a vote."""
+    """Patients with tumor in each voxel, the common grid, and the patients; time points share a vote."""
     from collections import Counter
 
     import numpy as np

@@ -23,8 +23,8 @@ COMMON = 0.05
 def measure_location(counts: Array, grid: Grid, affine: Array, atlas: Atlas) -> Location:
     """Smoothed frequency of tumor in the brain of the atlas, the same on both sides.
 
-    `counts` (X, Y, Z) is the number of patients with tumor in each voxel of `grid`. `affine` (4, 4) maps world
-    coordinates of the atlas to those of the grid.
+    `counts` (X, Y, Z) is the number of patients with tumor in each voxel of `grid`. `affine` (4, 4) maps
+    world coordinates of the atlas to those of the grid.
     """
     points = _grid_around(atlas)
     to_mask = grid.inverse @ affine @ points.affine

@@ -12,7 +12,7 @@ from small_run import CONFIG, MODEL
 from tumoar.app import pipeline as line
 from tumoar.app.ablation import ablate_contrasts
 from tumoar.app.machine import limit_threads
-from tumoar.app.pipeline import Progress
+from tumoar.app.pipeline import Given, Progress
 from tumoar.app.publish import Job, execute, summarize
 from tumoar.cli.watch import Watch
 from tumoar.io.nifti import read_nifti
@@ -92,11 +92,17 @@ def test_a_run_is_published_resumed_and_kept(tmp_path):
     assert bits(tmp_path / "again") == whole
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again", "out"]
 
-    job = Job(out, CONFIG, 3)
-    ablate_contrasts(result, job, MODEL, Watch(quiet=True))
+    job = Job(out, CONFIG.model_copy(update={"gtv": "flair"}), 3)
+    tumor = result.votes.z.astype(np.int8)
+    ablate_contrasts(result, job, MODEL, Watch(quiet=True), Given(z=tumor))
     with open(out / "ablation.tsv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     assert {row["contrasts"] for row in rows} == {"T1c", "FLAIR"}
+    targets = [row for row in rows if row["name"] == "GTV"]
+    assert {row["made_of"] for row in targets} == {"whole T2/FLAIR abnormality"}
+    # the tumor is given, so it is the same with every subset, and compared with the whole tumor
+    assert all(float(row["dice_with_all"]) == 1 for row in targets)
+    assert all(row["made_of"] == "" for row in rows if row["name"] != "GTV")
     assert "ablation.tsv" in read_manifest(out)["files"]
 
 

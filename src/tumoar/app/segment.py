@@ -94,7 +94,7 @@ def segment(request: Request, watch: Watch | None = None) -> Outcome:
             return Outcome(job, None, doubts=doubts)
         summarize(*done, out, watch)
         if request.ablate:
-            ablate_contrasts(done[0], job, ready.model, watch)
+            ablate_contrasts(done[0], job, ready.model, watch, ready.given)
         return Outcome(job, *done, doubts)
 
 

@@ -92,8 +92,14 @@ def test_constraints_are_table_3():
         for c in contrasts[name].constraints
     }
     both = ("GWM", "GGM")
-    # not in the paper: the chiasm is no fluid, deep gray matter darker than cortex, and what 21 patients show
     ours = {
+        (name, c.gmm, c.component, c.op, round(math.exp(c.log_offset), 6), c.refs)
+        for name, contrast in contrasts.items()
+        for c in contrast.constraints
+        if c.added
+    }
+    # not in the paper: the chiasm is no fluid, deep gray matter darker than cortex, and what 21 patients show
+    assert {row for row in ours if row[0] in ("T1", "T1c", "T2", "FLAIR")} == {
         ("T1", "chiasm", None, ">=", round(1 / 1.4, 6), ("GWM",)),
         ("T1c", "chiasm", None, ">=", round(1 / 1.4, 6), ("GWM",)),
         ("T2", "chiasm", None, "<=", 1.4, ("GWM",)),
@@ -113,7 +119,6 @@ def test_constraints_are_table_3():
         ("FLAIR", "chiasm", None, "<=", 1.0, both),
     }
     assert sum(len(refs) for *_, refs in written - ours) == 12
-    assert ours < written
 
 
 def test_tumor_starts_are_table_4():

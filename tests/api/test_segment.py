@@ -200,6 +200,8 @@ def test_flair2_takes_the_place_of_both(monkeypatch):
         ({"t1c": "x", "samples": 0}, "E2-B55 setting gibbs.samples"),
         ({"t1c": "x", "prior": "magic"}, "E2-B55 setting prior"),
         ({"t1c": "x", "fast": True, "config": CONFIG}, "E2-B55 both fast and a Config given"),
+        ({"t1c": "x", "method": "paper", "config": CONFIG}, "E2-B55 both the method paper and a Config"),
+        ({"t1c": "x", "method": "new"}, "E2-B55 unknown method 'new'"),
         ({"t1c": "x", "seed": -1}, "E2-options seed is out of range"),
         ({"t1c": "x", "min_volume": float("nan")}, "E2-options min_volume is out of range"),
         ({"t1c": "x", "max_memory": float("inf")}, "E2-options max_memory is out of range"),

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tumoar.app.settings import resolve
-from tumoar.vocabulary.config import Config, GemConfig, GibbsConfig, Level, Soft
+from tumoar.app.settings import resolve, stamp_method
+from tumoar.vocabulary.config import PAPER, Config, GemConfig, GibbsConfig, Level, Soft
 from tumoar.vocabulary.errors import TumoarError, UsageError
 
 NONE = {"fast": False, "tumor": True, "prior": None, "gtv": None, "chains": None, "gibbs": {}}
@@ -111,7 +111,7 @@ def test_no_number_may_be_infinite(value):
                 whole |= {"strength": 1.0, "level": 0.0} if table is Soft else {}
                 with pytest.raises(ValidationError):
                     table.model_validate(whole | {name: value})
-    assert numbers == 19
+    assert numbers == 24
 
 
 NAMES = [*Config.model_fields, *GemConfig.model_fields, *GibbsConfig.model_fields, "spacing", "strength", "x"]
@@ -185,3 +185,39 @@ def test_any_table_is_a_configuration_or_a_refusal(tmp_path_factory, table):
     assert Config.model_validate(found.model_dump()) == found
     assert all(1 <= level.spacing <= 5 for level in found.gem.levels)
     assert 1 <= found.chains * found.gibbs.samples <= 255
+
+
+def test_a_method_has_its_settings_and_a_mark():
+    config = resolve(None, **NONE | {"method": "paper"})
+    assert config == PAPER
+    assert stamp_method("paper", config) == ("paper: the method of Agn et al. 2019",)
+    assert resolve(None, **NONE | {"method": "default"}) == Config()
+    assert stamp_method(None, Config()) == stamp_method("default", Config()) == ()
+
+
+def test_a_file_and_flags_change_a_method_and_the_mark_says_what(tmp_path):
+    text = "least_tumor = 0.1\n[gem]\nbending = 0.02\n[soft_z]\nstrength = 0.75"
+    config = resolved(tmp_path, text, method="paper", gibbs={"samples": 20})
+    assert config.gem == PAPER.gem.model_copy(update={"bending": 0.02})
+    assert config.soft_z == PAPER.soft_z.model_copy(update={"strength": 0.75})
+    (stamp,) = stamp_method("paper", config)
+    assert stamp.endswith("2019, except gem.bending, gibbs.samples, least_tumor, soft_z.strength")
+    other = resolved(
+        tmp_path,
+        "[gibbs]\nfull_every = 2\nrest_every = 2\nburn_in = 1\nsamples = 1\ntau = 0.5",
+        method="paper",
+    )
+    assert stamp_method("paper", other)[0].endswith("gibbs.full_every, gibbs.rest_every and 1 more")
+
+
+@pytest.mark.parametrize(
+    ("given", "flags", "sentence"),
+    [
+        (None, {"method": "papers"}, "unknown method 'papers'"),
+        (None, {"method": "paper", "fast": True}, "both fast and the method paper given"),
+        (Config(), {"method": "paper"}, "both the method paper and a Config given"),
+    ],
+)
+def test_methods_that_make_no_sense_are_refused(given, flags, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        resolve(given, **NONE | flags)

@@ -105,6 +105,7 @@ def test_events_are_json_lines(images, tmp_path, capfd):
         (["--t1c", "T1c.nii.gz", "--structures", "Liver"], 2, "E2-structures no structure 'Liver'"),
         (["--t1c", "T1c.nii.gz", "--flair2"], 2, "E2-images FLAIR² needs both"),
         (["--t1c", "T1c.nii.gz", "--reference", "CT"], 2, "E2-reference reference 'CT' is not given"),
+        (["--t1c", "T1c.nii.gz", "--method", "paper", "--fast"], 2, "E2-B55 both fast and the method paper"),
         (["--t1c", "T1c.nii.gz", "--samples", "0"], 2, "E2-B55 setting gibbs.samples"),
         (["--t1c", "T1c.nii.gz", "--chains", "9"], 2, "E2-B55 setting values: value error, chains times"),
         (["--t1c", "T1c.nii.gz", "--max-memory", "0.2"], 10, "E10-memory this case needs about"),

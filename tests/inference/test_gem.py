@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import small_head
@@ -11,6 +14,7 @@ from tumoar.model import joint
 from tumoar.model.atlas import pi
 from tumoar.model.bias import field
 from tumoar.model.gmm import Theta
+from tumoar.numerics.voxels import WITH_DATA
 from tumoar.vocabulary.config import GemConfig, Level
 from tumoar.vocabulary.contrasts import find_contrast
 
@@ -117,12 +121,32 @@ def test_theta_starts_from_the_atlas_within_the_constraints():
     steps = np.diff(theta.mu[background], axis=0)
     np.testing.assert_allclose(steps[0], steps[1])  # equal intervals
     assert (steps > 0).all()
-    brain = class_pi[..., np.unique(columns[few.in_brain])].sum(-1).ravel().astype(float)
-    m = (case.D.reshape(2, -1) * brain).sum(1) / brain.sum()
-    s = np.sqrt(((case.D.reshape(2, -1) - m[:, None]) ** 2 * brain).sum(1) / brain.sum())
-    core = few.component_slice(few.core).start
-    # 1.5 deviations above the brain in T1c, 1 in FLAIR; the prior scatter takes a little off the deviation
-    np.testing.assert_allclose(theta.mu[core], m + np.array([1.5, 1.0]) * s, atol=0.15 * s.max())
+
+
+def test_tumor_starts_at_the_distances_of_table_4_from_the_mean_of_the_image():
+    case, scene_, class_pi = scene()
+    few = initialise.tie_core_components(LABELS)
+    free = replace(scene_.prior, A=np.zeros((0, 2 * few.Q)), b=np.zeros(0))
+    theta = initialise.initialize_theta(
+        few, case.contrasts, scene_.volume, class_pi, scene_.groups, free, learned=False
+    )
+    seen = case.D[:, scene_.volume.use == WITH_DATA].astype(float)
+    m, s = seen.mean(1), seen.std(1)
+    core, edema = (few.component_slice(x).start for x in (few.core, few.edema))
+    np.testing.assert_allclose(theta.mu[core], m + np.array([1.5, 1.0]) * s, rtol=1e-5)
+    np.testing.assert_allclose(theta.mu[edema], m + np.array([0.2, 1.0]) * s, rtol=1e-5)
+
+
+def test_the_chiasm_starts_like_white_matter_unless_the_start_is_the_paper_s():
+    case, scene_, class_pi = scene()
+    few = initialise.tie_core_components(LABELS)
+    start = functools.partial(
+        initialise.initialize_theta,
+        few, case.contrasts, scene_.volume, class_pi, scene_.groups, scene_.prior,
+    )  # fmt: skip
+    chiasm, white = (few.component_slice(few.x_named(name)).start for name in ("chiasm", "GWM"))
+    apart = [np.abs(t.Sigma[chiasm] - t.Sigma[white]).max() for t in (start(learned=False), start())]
+    assert apart[0] > apart[1]
 
 
 def test_releasing_the_core_changes_no_likelihood():

@@ -106,7 +106,10 @@ def segment(
     structures, tumor, min_volume, margins
         TG-263 names, as a sequence or separated by commas (default: all); whether to segment tumor;
         smaller parts of a structure, in cm³, are removed; CTV and PTV in mm, such as "ctv=15,ptv=3".
-    samples, burn_in, chains, prior, fast, seed
+    method, fast
+        "paper" for the method of the paper to the letter, whose settings a TOML file may change; `fast` for a
+        quick preview. The result is marked with either.
+    samples, burn_in, chains, prior, seed
         Settings that override `config`; the same seed gives the same result.
     rtstruct, seg, ablate, save_samples, keep_face
         Further outputs. With `save_samples`, every sample is kept, in the folder or in memory.

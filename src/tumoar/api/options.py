@@ -45,6 +45,7 @@ class Options(TypedDict, total=False):
     burn_in: int | None
     chains: int | None
     prior: str | None
+    method: str | None
     fast: bool
     seed: int
     margins: Margins | str | None

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from tumoar.geometry.image import Case
 from tumoar.inference import gem, gibbs
 from tumoar.inference.tally import Tally
-from tumoar.model.generative import Model, select_prior
+from tumoar.model.generative import Model, select_atlas, select_prior
 from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult, place_affine
 from tumoar.placement.tissue_order import check_order
@@ -23,7 +23,7 @@ from tumoar.result.checks import check_coverage
 from tumoar.result.parts import uses_whole_tumor, widen_gtv
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.config import Config
-from tumoar.vocabulary.contrasts import core_is_identifiable, tumor_is_constrained
+from tumoar.vocabulary.contrasts import core_is_identifiable, drop_added_bounds, tumor_is_constrained
 from tumoar.vocabulary.errors import ChannelError
 from tumoar.vocabulary.notes import Note
 
@@ -109,12 +109,14 @@ def segment(
         config = config.model_copy(update={"gem": config.gem.model_copy(update=NO_TUMOR)})
     if any(held is not None and (held == 1).any() for held in (given.z, given.y)):
         config = config.model_copy(update={"least_tumor": 0.0})  # keep whatever the user has drawn
-    model = select_prior(model, config)
+    if config.bounds == "paper":
+        case = replace(case, contrasts=tuple(map(drop_added_bounds, case.contrasts)))
     clock: dict[str, float] = {}
     # One BLAS thread: matrix products must not depend on the number of cores.
     with threadpool_limits(1, "blas"):
         with _time_stage(clock, "place"):
             placement = place(case, model, config, keeper, watch, trust_contrasts=trust_contrasts)
+        model = select_atlas(select_prior(model, config), config)  # placement is the same for all settings
         with _time_stage(clock, "fit"):
             fit = _fit(case, model, placement, config, keeper, watch)
         with _time_stage(clock, "sample"):

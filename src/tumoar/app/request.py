@@ -32,8 +32,9 @@ class Request:
     """A patient to segment: `images` by contrast, or a `case` instead.
 
     Files may be given as paths (NIfTI, or a folder with a DICOM series) or as images in memory. Without
-    `output` nothing is written. `config` is a TOML file or settings; `samples`, `burn_in`, `chains`, `prior`,
-    `gtv` and `tumor` override it. `stamps` are shown with the result.
+    `output` nothing is written. `method` ("default" or "paper") chooses the settings, which a TOML file
+    `config` changes; `samples`, `burn_in`, `chains`, `prior`, `gtv` and `tumor` override both. `stamps` are
+    shown with the result.
     """
 
     images: Mapping[str, Source] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Request:
     burn_in: int | None = None
     chains: int | None = None
     prior: str | None = None
+    method: str | None = None
     fast: bool = False
     seed: int = 0
     # results

@@ -17,7 +17,7 @@ from tumoar.app.masks import fix_tumor_from_mask, mask_on
 from tumoar.app.pipeline import Given, place
 from tumoar.app.publish import Job, compute, describe, execute, run_key, summarize
 from tumoar.app.request import Request, Source, require_structures
-from tumoar.app.settings import resolve
+from tumoar.app.settings import resolve, stamp_method
 from tumoar.app.watch import Listener, Watch, stage
 from tumoar.geometry.image import Case, Image
 from tumoar.io.files import absolute
@@ -111,6 +111,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
     config = resolve(
         request.config,
         fast=request.fast,
+        method=request.method,
         tumor=request.tumor,
         prior=request.prior,
         gtv=request.gtv,
@@ -151,7 +152,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
         inputs=request.files,
         digests=digests,
         person=person,
-        stamps=(*request.stamps, *((FAST_STAMP,) if request.fast else ())),
+        stamps=(*request.stamps, *((FAST_STAMP,) if request.fast else stamp_method(request.method, config))),
         trust_contrasts=request.trust_contrasts,
         keep_face=request.keep_face,
     )

@@ -1,4 +1,4 @@
-"""Settings of a run: defaults, overridden by a TOML file or `Config`, overridden by flags."""
+"""Settings of a run: those of a method, overridden by a TOML file or `Config`, overridden by flags."""
 
 from __future__ import annotations
 
@@ -9,29 +9,44 @@ from typing import Any
 from pydantic import ValidationError
 
 from tumoar.io.files import read_toml
-from tumoar.vocabulary.config import FAST, Config, GemConfig, GibbsConfig
+from tumoar.vocabulary.config import FAST, METHODS, Config, GemConfig, GibbsConfig, find_changes
 from tumoar.vocabulary.errors import UsageError, printable
 
+METHOD_STAMPS = {"paper": "the method of Agn et al. 2019"}
 LONGEST = 60
 """Characters of a name or value that a refusal quotes."""
+NAMED = 4
+"""Changed settings that a stamp names."""
 
 
 def resolve(
     given: str | Path | Config | None,
     *,
     fast: bool,
+    method: str | None = None,
     tumor: bool,
     prior: str | None,
     gtv: str | None = None,
     chains: int | None,
     gibbs: dict[str, int | None],
 ) -> Config:
-    """Resolve the settings; unknown or out-of-range values are refused (B55)."""
-    table: dict[str, Any] = FAST.model_dump() if fast else Config().model_dump()
+    """Resolve the settings; unknown or out-of-range values are refused (B55).
+
+    A file and flags change the settings of the method, and only those that they name.
+    """
+    method = str(method or "default")
+    if method not in METHODS:
+        raise UsageError(
+            "B55", f"unknown method '{printable(method)[:LONGEST]}'", do=f"use {' or '.join(METHODS)}"
+        )
+    if fast and method != "default":
+        raise UsageError("B55", f"both fast and the method {method} given", do="give one of them")
+    table: dict[str, Any] = (FAST if fast else METHODS[method]).model_dump()
     path = None
     if isinstance(given, Config):
-        if fast:
-            raise UsageError("B55", "both fast and a Config given", do="give one of them")
+        if fast or method != "default":
+            named = "fast" if fast else f"the method {method}"
+            raise UsageError("B55", f"both {named} and a Config given", do="give one of them")
         table = given.model_dump()
     elif given is not None:
         path = Path(given)
@@ -46,6 +61,16 @@ def resolve(
         return Config.model_validate(table)
     except ValidationError as error:
         raise UsageError("B55", _format_validation_error(error), file=path) from error
+
+
+def stamp_method(method: str | None, config: Config) -> tuple[str, ...]:
+    """Mark of a result of another method than the default, with the settings that were changed."""
+    if method is None or method == "default":
+        return ()
+    changed = list(find_changes(config, METHODS[method]))
+    more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
+    other = f", except {', '.join(changed[:NAMED])}{more}" if changed else ""
+    return (f"{method}: {METHOD_STAMPS[method]}{other}",)
 
 
 def _merge_tables(table: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -180,6 +180,7 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path], dict[str, Contrast]
     settings = resolve(
         got["config"],
         fast=got["fast"],
+        method=got["method"],
         tumor=not got["no_tumor"],
         prior=got["prior"],
         gtv=got["gtv"],

@@ -56,6 +56,7 @@ def to_request(options: Options) -> Request:
         "tumor": not options.no_tumor,
         "prior": None if options.prior is None else options.prior.value,
         "gtv": None if options.gtv is None else options.gtv.value,
+        "method": None if options.method is None else options.method.value,
         "use_form": None if options.use_form is None else options.use_form.value,
     }
     return Request(**values)

@@ -30,6 +30,13 @@ class Prior(StrEnum):
     mrf = "mrf"
 
 
+class Method(StrEnum):
+    """Which settings the algorithms have."""
+
+    default = "default"
+    paper = "paper"
+
+
 def _file(contrast: str) -> Any:
     return typer.Option(metavar="FILE", help=f"{contrast}: NIfTI or DICOM folder.", show_default=False)
 
@@ -86,6 +93,10 @@ class Options:
     chains: Annotated[int | None, typer.Option(help="Number of independent chains (default 1).")] = None
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 0
     prior: Annotated[Prior | None, typer.Option(help="Prior on tumor shape (default crbm).")] = None
+    method: Annotated[
+        Method | None,
+        typer.Option(help="Default settings, or the paper's method to the letter; the result is marked."),
+    ] = None
     fast: Annotated[bool, typer.Option("--fast", help="Quick preview; the result is marked as fast.")] = False
     ablate: Annotated[
         bool, typer.Option("--ablate", help="Repeat with every subset of the contrasts; write a table.")

@@ -118,8 +118,9 @@ def iter_fit(
         coarser = stride
         before, memory = -np.inf, Memory()
         for outer in range(config.outer_iterations):
-            # The first fit of θ has no bias fields: they would absorb misalignment of the mesh.
-            prior = scene.prior if number or outer else clamp_bias(scene.prior)
+            # By default the first fit of θ has no bias fields: they would absorb misalignment of the mesh.
+            has_bias = number > 0 or outer > 0 or config.early_bias
+            prior = scene.prior if has_bias else clamp_bias(scene.prior)
             elastic = deformation.energy(placed, eta)[0] / count_voxels(scene.volume)
             for step in iter_em(theta, tumor, scene, pi, prior, config):
                 theta, tumor, objective = step

@@ -23,6 +23,7 @@ from tumoar.inference.initialise import (
     initialize_prior,
     release_core_components,
     select_voxels,
+    turn_to_core,
 )
 from tumoar.inference.noise_correlation import estimate_likelihood_exponent
 from tumoar.inference.schedule import Schedule, find_active_region
@@ -147,8 +148,12 @@ def initialize_chain(
     own = joint.pack_prior(volume, pi)
     fixed_z = _extend_to_core(fixed_z, fixed_y)
     first = find_most_probable(fit, volume, with_tumor, config.gem.u)
-    bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
-    first = initialize_labels(first, bright, spacing, np.random.default_rng([seed, 0]))
+    rng = np.random.default_rng([seed, 0])
+    if config.gibbs.start == "paper":
+        first = turn_to_core(first, rng)
+    else:
+        bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
+        first = initialize_labels(first, bright, spacing, rng)
     first = _apply_fixed(first, fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
     schedule = Schedule(config.gibbs.full_every, config.gibbs.rest_every, config.gibbs.burn_in)

@@ -14,7 +14,7 @@ from tumoar.model import joint
 from tumoar.model.bias import field
 from tumoar.model.conditionals import Sigma_given
 from tumoar.model.gmm import Theta
-from tumoar.model.theta_prior import ThetaPrior, build_theta_prior, expect_voxels
+from tumoar.model.theta_prior import WIDTH, ThetaPrior, build_theta_prior, expect_voxels
 from tumoar.model.tumor_means import relate_tumor_means
 from tumoar.numerics.distributions import ConstrainedNormal
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
@@ -126,11 +126,13 @@ def initialize_theta(
 ) -> Theta:
     """θ⁽⁰⁾: mean and covariance of the data under each mixture's prior.
 
-    The G means of a mixture are the centers of G equal intervals of [m − σ, m + σ]. Mixtures in
-    `STARTED_LIKE` use the statistics of another one. In the paper, tumor means are offset from the mean of
-    the brain by the distances of Table 4, in standard deviations of the brain. If the start is `learned`,
-    white and gray matter begin at their medians, which a large tumor does not move, and tumor at the
-    distances from white matter that patients have (`Contrast.tumor_offset`, `tumor_spread`).
+    The G means of a mixture are the centers of G equal intervals of [m − σ, m + σ]. In the paper, tumor means
+    are offset from the mean of the image by the distances of Table 4, in standard deviations of the image.
+
+    If the start is `learned`, mixtures in `STARTED_LIKE` use the statistics of another one, white and gray
+    matter begin at their medians, which a large tumor does not move, and tumor at the distances from white
+    matter that patients have (`Contrast.tumor_offset`, `tumor_spread`); for contrasts without these, the
+    distances of Table 4 are from the mean of the brain.
     """
     Q, N = labels.Q, len(contrasts)
     alike = Theta(
@@ -145,7 +147,7 @@ def initialize_theta(
     Sigma = Sigma_given(replace(alike, mu=mean), moments, prior).mode()
     deviation = np.sqrt(np.einsum("qnn->qn", Sigma))
 
-    for name, like in STARTED_LIKE.items():
+    for name, like in STARTED_LIKE.items() if learned else ():
         if not (labels.has_gmm(name) and labels.has_gmm(like)):
             continue
         q, source = (labels.component_slice(labels.x_named(n)) for n in (name, like))
@@ -156,12 +158,14 @@ def initialize_theta(
     for x in range(labels.X):
         q, G = labels.component_slice(x), labels.G[x]
         mu[q] += turns[q] * deviation[q] * ((2 * np.arange(G) + 1) / G - 1)[:, None]
+    image = np.tile(prior.mu0, (Q, 1)), np.tile(1 / (WIDTH * np.sqrt(prior.precision)), (Q, 1))
+    # The prior of tumor covers the brain, so its mean and deviation are those of the brain.
+    center, unit = (mean, deviation) if learned else image
     for x, gmm in enumerate(labels.gmms):
         q = labels.component_slice(x)
         for c, contrast in enumerate(contrasts):
-            # The prior of tumor covers the brain, so mean and deviation are those of the brain.
             if gmm.role != "normal" and contrast.tumor_start is not None:
-                mu[q, c] = mean[q, c] + contrast.tumor_start[gmm.role] * deviation[q, c]
+                mu[q, c] = center[q, c] + contrast.tumor_start[gmm.role] * unit[q, c]
     if learned:
         mu, Sigma = _start_from_medians(labels, contrasts, v, pi, groups, mu, Sigma)
     return replace(alike, mu=_project_means(mu, Sigma, n, prior), Sigma=Sigma)
@@ -244,12 +248,16 @@ def initialize_labels(
     is_core, is_tumor = (labels.y == 1) & bright, labels.z == 1
     reached = ndimage.binary_fill_holes(distance_to(is_core, spacing) <= GAP)
     enclosed = (distance_to(~reached, spacing) > GAP) & is_tumor & ~is_core
-    y = is_core.astype(np.uint8)
     if enclosed.sum() > ENCLOSED * is_tumor.sum():
-        y[enclosed] = 1
-    else:
-        edema = np.flatnonzero(is_tumor & ~is_core)
-        y.ravel()[rng.choice(edema, len(edema) // 5, replace=False)] = 1
+        return joint.Labels(labels.l, labels.z, (is_core | enclosed).astype(np.uint8))
+    return turn_to_core(joint.Labels(labels.l, labels.z, is_core.astype(np.uint8)), rng)
+
+
+def turn_to_core(labels: joint.Labels, rng: np.random.Generator) -> joint.Labels:
+    """Turn a random fifth of the edema to core (section 3.3)."""
+    edema = np.flatnonzero((labels.z == 1) & (labels.y == 0))
+    y = labels.y.copy()
+    y.ravel()[rng.choice(edema, len(edema) // 5, replace=False)] = 1
     return joint.Labels(labels.l, labels.z, y)
 
 

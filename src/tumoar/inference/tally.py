@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tumoar.model.joint import Labels
 from tumoar.numerics.voxels import UNUSED
 from tumoar.numerics.voxels_draw import count_labels
+from tumoar.vocabulary.config import VoteRule
 from tumoar.vocabulary.labels import LabelTable
 
 Field = npt.NDArray[np.float32]
@@ -51,18 +52,21 @@ class Tally:
         if self.keep_samples:
             self.kept.append(zlib.compress(np.stack([v[self.at] for v in (l, z, y)]).tobytes(), 1))
 
-    def vote(self) -> Votes:
-        """Majority for z and y, most frequent l; l is restricted to the brain where tumor wins.
+    def vote(self, rule: VoteRule = "volume") -> Votes:
+        """Majority for z and y, most frequent l; ties go to no tumor, and to the first structure.
 
-        Ties go to no tumor, and to the first structure. Without the restriction, tumor could be voted where
-        brain structures split their votes and background has the most. Thin organs outside the brain may have
-        no majority anywhere; they get their mean volume in the samples.
+        The "majority" rule takes each variable by itself, as in the paper. Tumor may then be voted where
+        brain structures split their votes and background has the most, and thin organs outside the brain may
+        have no majority anywhere. By "volume", l is restricted to the brain where tumor wins, and organs
+        outside the brain get their mean volume in the samples.
         """
         z = 2 * self.z.astype(int) > self.samples
         y = 2 * self.y.astype(int) > self.samples
-        brain = np.flatnonzero(self.labels.in_brain)
-        l = add_thin_organs(self.l.argmax(0), dict(enumerate(self.l)), self.labels, self.samples)
-        l = np.where(z, brain[self.l[brain].argmax(0)], l)
+        l = self.l.argmax(0)
+        if rule == "volume":
+            brain = np.flatnonzero(self.labels.in_brain)
+            l = add_thin_organs(l, dict(enumerate(self.l)), self.labels, self.samples)
+            l = np.where(z, brain[self.l[brain].argmax(0)], l)
         return Votes(*(self._full(v, np.uint8) for v in (l, z, y)))
 
     def fraction(self, structures: tuple[str, ...] = (), tumor: tuple[str, ...] = ()) -> Field:

@@ -173,6 +173,22 @@ def mirror(atlas: Atlas) -> Atlas:
     )
 
 
+def join(atlas: Atlas, name: str, into: str) -> Atlas:
+    """Join a structure with another one: its probabilities are added to those of the other at each node."""
+    k, target = atlas.labels.l(name), atlas.labels.l(into)
+    alpha = atlas.alpha.copy()
+    alpha[:, target] += alpha[:, k]
+    return replace(atlas, alpha=np.delete(alpha, k, axis=1), labels=atlas.labels.join(name, into))
+
+
+def spread_untrained(atlas: Atlas, probability: float) -> Atlas:
+    """Add structures that training label maps lack at each node, and scale to sum to one (section 3.1)."""
+    alpha = atlas.alpha.astype(float) * atlas.labels.trained
+    alpha /= alpha.sum(1, keepdims=True)
+    alpha[:, ~atlas.labels.trained] = probability
+    return replace(atlas, alpha=alpha / alpha.sum(1, keepdims=True))
+
+
 def _projector(directions: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """(3, 3) orthogonal projection onto the span of the columns."""
     Q = np.linalg.qr(directions)[0]

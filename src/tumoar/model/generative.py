@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tumoar.model.atlas import Atlas
+from tumoar.model.atlas import Atlas, join, spread_untrained
 from tumoar.model.location import Location
 from tumoar.model.shape.base import ShapePrior
 from tumoar.model.shape.crbm import CRBM, soften
@@ -15,6 +15,9 @@ from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable
 
 FULL = 0.65
 """Likelihood exponent τ (decision 0034) at and below which shape priors are used as trained."""
+DEEP_GRAY, GRAY = "deep gray matter", "gray matter"
+UNSPECIFIED = 0.01
+"""Probability of unspecified tissue that section 3.1 adds at each node."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,19 @@ def select_prior(model: Model, config: Config) -> Model:
         return replace(model, shape_y=replace(y, a=y.a + config.level_y)) if isinstance(y, CRBM) else model
     z = FirstOrderMRF(config.beta_z, config.mrf_level_z)
     return replace(model, shape_z=z, shape_y=FirstOrderMRF(config.beta_y, config.mrf_level_y))
+
+
+def select_atlas(model: Model, config: Config) -> Model:
+    """Set structures, unspecified tissue and prior scatter of the atlas according to the settings."""
+    atlas = model.atlas
+    if not config.deep_gray and any(s.name == DEEP_GRAY for s in atlas.labels.structures):
+        atlas = join(atlas, DEEP_GRAY, GRAY)
+    if config.unspecified == "everywhere":
+        atlas = spread_untrained(atlas, UNSPECIFIED)
+    if config.scatter != "mixtures":
+        gmms = tuple(replace(g, scatter=g.scatter or config.scatter) for g in atlas.labels.gmms)
+        atlas = replace(atlas, labels=replace(atlas.labels, gmms=gmms))
+    return model if atlas is model.atlas else replace(model, atlas=atlas)
 
 
 def temper_priors(

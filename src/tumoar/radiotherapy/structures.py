@@ -29,6 +29,7 @@ from tumoar.result.masks import label_table
 from tumoar.result.native import HALF, deliver_sample
 from tumoar.result.segmentation import organ_mask
 from tumoar.vocabulary.aliases import canonical_name, rename
+from tumoar.vocabulary.config import VoteRule
 from tumoar.vocabulary.errors import GeometryError, UnreadableFileError
 from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, default_labels
 
@@ -171,6 +172,7 @@ def _measure_samples(
         return {}
     outlined = read_nifti(out / "segmentation.nii.gz")
     islands = _islands(out, manifest, table, outlined)
+    rule: VoteRule = "majority" if manifest.get("config", {}).get("vote") == "majority" else "volume"
     found: dict[str, list[Dvh]] = {name: [] for name in names}
     for pair in pairs:
         anatomy = read_nifti(out / pair)
@@ -178,7 +180,7 @@ def _measure_samples(
         box = _box(anatomy, outlined.grid)
         grid = _part(outlined.grid, box)
         left_out = None if islands is None else islands[box]
-        votes = deliver_sample(table, _votes(table, anatomy, whole), whole.grid, grid, left_out)
+        votes = deliver_sample(table, _votes(table, anatomy, whole), whole.grid, grid, left_out, rule)
 
         def curve(name: str, votes: Votes = votes, grid: Grid = grid) -> Dvh:
             mask = organ_mask(table, table.organ(name), votes)

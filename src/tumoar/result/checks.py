@@ -185,7 +185,7 @@ def _chain(result: Segmentation) -> list[Note]:
 
 def _agreement(result: Segmentation) -> list[Note]:
     """Note chains that disagree on the tumor."""
-    votes = [tally.vote() for tally in result.tallies] if len(result.tallies) > 1 else []
+    votes = [tally.vote(result.config.vote) for tally in result.tallies] if len(result.tallies) > 1 else []
     notes = []
     for name in ("z", "y"):
         pairs = [

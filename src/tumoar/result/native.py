@@ -14,6 +14,7 @@ from tumoar.geometry.resample import resample_mean
 from tumoar.inference.tally import Votes, add_thin_organs
 from tumoar.preprocess.case import resample_to_input
 from tumoar.result.segmentation import Segmentation, exclusive
+from tumoar.vocabulary.config import VoteRule
 from tumoar.vocabulary.labels import LabelTable
 
 Mask = npt.NDArray[np.bool_]
@@ -47,12 +48,17 @@ def deliver(result: Segmentation, name: str) -> Delivered:
         resample_to_input(np.where(result.islands, 0, tally.fraction(tumor=parts)), result.case, name) > HALF
         for parts in (("core", "edema"), ("core",))
     )
-    votes = vote_on_grid(table, grid, shares, z, y)
+    votes = vote_on_grid(table, grid, shares, z, y, result.config.vote)
     return Delivered(name, grid, votes, exclusive(table, votes))
 
 
 def deliver_sample(
-    table: LabelTable, sample: Votes, grid: Grid, onto: Grid, islands: Mask | None = None
+    table: LabelTable,
+    sample: Votes,
+    grid: Grid,
+    onto: Grid,
+    islands: Mask | None = None,
+    rule: VoteRule = "volume",
 ) -> Votes:
     """Transfer one sample to the voxels of the reference image, in the same way as the outline.
 
@@ -66,13 +72,18 @@ def deliver_sample(
     z, y = (resample_mean(part.astype(np.float32), grid, onto) > HALF for part in (sample.z, sample.y))
     if islands is not None:
         z, y = z & ~islands, y & ~islands
-    return vote_on_grid(table, onto, shares, z, y)
+    return vote_on_grid(table, onto, shares, z, y, rule)
 
 
 def vote_on_grid(
-    table: LabelTable, grid: Grid, shares: Iterable[tuple[int, npt.NDArray[np.float32]]], z: Mask, y: Mask
+    table: LabelTable,
+    grid: Grid,
+    shares: Iterable[tuple[int, npt.NDArray[np.float32]]],
+    z: Mask,
+    y: Mask,
+    rule: VoteRule = "volume",
 ) -> Votes:
-    """Votes from the fractions of every structure l on a grid, and from tumor masks."""
+    """Votes from the fractions of every structure l on a grid, and from tumor masks, as `Tally.vote`."""
     best, best_in_brain = np.zeros(grid.shape, np.float32), np.zeros(grid.shape, np.float32)
     l, l_in_brain = np.zeros(grid.shape, np.uint8), np.zeros(grid.shape, np.uint8)
     outside: dict[int, npt.NDArray[np.uint8]] = {}
@@ -84,8 +95,9 @@ def vote_on_grid(
             best_in_brain[wins], l_in_brain[wins] = share[wins], k
         else:
             outside[k] = np.rint(STEPS * share).astype(np.uint8)
-    l = add_thin_organs(l, outside, table, STEPS)
-    l[z] = l_in_brain[z]
+    if rule == "volume":
+        l = add_thin_organs(l, outside, table, STEPS)
+        l[z] = l_in_brain[z]
     return Votes(l, z.astype(np.uint8), (y & z).astype(np.uint8))
 
 

@@ -133,7 +133,7 @@ class Segmentation:
 
     @cached_property
     def _voted(self) -> Votes:
-        return self.tally.vote()
+        return self.tally.vote(self.config.vote)
 
     @cached_property
     def labels(self) -> npt.NDArray[np.uint8]:

@@ -1,14 +1,20 @@
-"""Settings of the algorithms; unknown settings are rejected."""
+"""Settings of the algorithms; unknown settings are rejected.
+
+`Config()` are the defaults, `PAPER` the method of Agn et al. 2019 to the letter. docs/paper.md lists every
+setting in which they differ, and why.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 # Strict: strings and booleans are not numbers.
 Number: TypeAlias = StrictFloat
 Count: TypeAlias = StrictInt
+VoteRule: TypeAlias = Literal["volume", "majority"]
 MOST = 10_000
 """Upper bound on iterations, steps and sweeps."""
 
@@ -40,22 +46,25 @@ class GemConfig(Settings):
     tolerance: Number = Field(5e-4, gt=0, le=1)  # nats per voxel, of EM and of outer iterations
     deformation_tolerance: Number = Field(1e-3, ge=0, le=10)  # voxels
     stiffness: Number = Field(0.1, ge=1e-4, le=100)  # of the mesh
-    # Within so many mm the prior of tumor follows the posterior (inference/tumor_prior.py). 0: w everywhere,
-    # as in the paper.
+    # Within so many mm the prior of tumor follows the posterior (inference/tumor_prior.py); 0: w everywhere.
     locality: Number = Field(5.0, ge=0, le=50)
     # Factor on the prior of tumor, in both algorithms, where the brain is as bright as on the other side
-    # (inference/asymmetry.py). 1: none, as in the paper.
+    # (inference/asymmetry.py); 1: none.
     symmetry: Number = Field(0.1, gt=0, le=1)
-    # Factor on the prior of tumor, in both algorithms, where training had no tumor (model/location.py). 1:
-    # none, as in the paper.
+    # Factor on the prior of tumor, in both algorithms, where training had no tumor (model/location.py); 1:
+    # none.
     location: Number = Field(0.2, gt=0, le=1)
-    # Weight of the bending energy of bias fields, per voxel, in both algorithms. 0: flat, as in the paper.
+    # Weight of the bending energy of bias fields, per voxel, in both algorithms; 0: a flat prior.
     bending: Number = Field(0.02, ge=0, le=1000)
     # Weight of the learned prior of tumor means (model/tumor_means.py), as a fraction of the expected voxels
-    # of tumor, in both algorithms. 0: none, as in the paper.
+    # of tumor, in both algorithms; 0: none.
     tumor_means: Number = Field(0.002, ge=0, le=1000)
-    # Means of tumor at the start: offsets that patients have shown, or the distances of the paper's Table 4.
+    # Means at the start. "learned": tumor at offsets from white matter that patients have shown, white and
+    # gray matter at their medians, chiasm like white matter; "paper": tumor at the distances of Table 4 from
+    # the mean of the image, everything else at its moments under the atlas.
     start: Literal["learned", "paper"] = "learned"
+    # Whether the first fit of θ has bias fields, which may absorb misalignment of the mesh.
+    early_bias: StrictBool = False
 
 
 class GibbsConfig(Settings):
@@ -63,15 +72,18 @@ class GibbsConfig(Settings):
 
     burn_in: Count = Field(200, ge=0, le=MOST)  # section 3.3
     samples: Count = Field(50, ge=1, le=255)  # section 3.3; votes are counted in bytes
-    # In the paper every sweep draws tumor in the whole brain. With n > 1 only every n-th does; the others
-    # draw it within 5 mm of voxels whose probability of tumor exceeded 1e-5 in the last full sweep.
+    # Every n-th sweep draws tumor in the whole brain; the others draw it within 5 mm of voxels whose
+    # probability of tumor exceeded 1e-5 in the last full sweep.
     full_every: Count = Field(10, ge=1, le=MOST)
     # During the burn-in, rows outside that region are drawn in every n-th sweep between full ones, and keep
     # their l and t in the others (decision 0031). 1: drawn in every sweep.
     rest_every: Count = Field(10, ge=1, le=MOST)
     # Likelihood exponent. "images": estimated from noise correlation (decision 0034), 1 if noise is
-    # independent; 1.0: as in the paper.
+    # independent; 1.0: none.
     tau: Annotated[Number, Field(ge=1e-3, le=1)] | Literal["images"] = "images"
+    # Core at the start. "enhancing": where T1c enhances, and what that encloses (decision 0030); "paper": the
+    # most probable labels, with a random fifth of the edema turned to core.
+    start: Literal["enhancing", "paper"] = "enhancing"
 
 
 class Soft(Settings):
@@ -93,6 +105,17 @@ class Config(Settings):
     gibbs: GibbsConfig = GibbsConfig()
     chains: Count = Field(1, ge=1, le=16)
     tumor: StrictBool = True  # False: organs only
+    # Whether deep gray matter is a structure with its own mixture (decision 0004), or part of gray matter.
+    deep_gray: StrictBool = True
+    # Nodes of the atlas where unspecified tissue, and thus tumor, is possible: those of the brain, or each.
+    unspecified: Literal["brain", "everywhere"] = "brain"
+    # X of the prior scatter matrices of the likelihood: the number of mixtures of the model, or a number.
+    scatter: Annotated[Number, Field(ge=1, le=1000)] | Literal["mixtures"] = "mixtures"
+    # Bounds on means: every row of the contrast table, or without those marked as `added` to Table 3.
+    bounds: Literal["all", "paper"] = "all"
+    # Outlines of organs outside the brain: their mean volume in the samples (decision 0035), or the majority
+    # vote, which takes l, z and y separately.
+    vote: VoteRule = "volume"
     least_tumor: Number = Field(0.1, ge=0, le=2000)  # cm³: smaller components of voted tumor are excluded
     # Components with less core than that are also excluded if smaller than this fraction of the largest
     # component: they contain 0.4 % of the volume of 191 tumors (decision 0033).
@@ -122,3 +145,48 @@ class Config(Settings):
 
 FAST = Config(gibbs=GibbsConfig(burn_in=40, samples=30, full_every=10))
 """Settings for a quick preview: fewer sweeps, most of them only near the tumor."""
+
+PAPER = Config(
+    gem=GemConfig(
+        tolerance=1e-4,
+        locality=0.0,
+        symmetry=1.0,
+        location=1.0,
+        bending=0.0,
+        tumor_means=0.0,
+        start="paper",
+        early_bias=True,
+    ),
+    gibbs=GibbsConfig(full_every=1, rest_every=1, tau=1.0, start="paper"),
+    deep_gray=False,
+    unspecified="everywhere",
+    scatter=12.0,
+    bounds="paper",
+    vote="majority",
+    least_tumor=0.0,
+    least_share=0.0,
+    gtv="enhancing",
+    level_y=0.0,
+    soft_z=Soft(strength=1.0, level=0.0, surface=0.0),
+    soft_y=Soft(strength=1.0, level=0.0, surface=0.0),
+    beta_z=4.0,
+    beta_y=1.0,
+)
+"""The method of the paper; the defaults that it keeps are the paper's as well (docs/paper.md)."""
+
+METHODS = {"default": Config(), "paper": PAPER}
+"""Settings by the name of a method."""
+
+
+def find_changes(config: Config, base: Config) -> dict[str, Any]:
+    """Find the settings of `config` that differ from those of `base`, by dotted name."""
+    ours, theirs = (flatten(c.model_dump(mode="json")) for c in (config, base))
+    return {name: value for name, value in ours.items() if value != theirs[name]}
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name."""
+    out: dict[str, Any] = {}
+    for name, value in table.items():
+        out |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return out

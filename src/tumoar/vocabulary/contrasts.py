@@ -26,13 +26,17 @@ Tissue = Literal["GWM", "GGM", "CSF"]
 
 @dataclass(frozen=True)
 class MeanConstraint:
-    """mu_gmm >= max(refs) + log_offset, or mu_gmm <= min(refs) + log_offset; `component` None: all."""
+    """mu_gmm >= max(refs) + log_offset, or mu_gmm <= min(refs) + log_offset; `component` None: all.
+
+    `added` marks those of the package that the paper's Table 3 does not have.
+    """
 
     gmm: str
     op: Literal[">=", "<="]
     refs: tuple[str, ...]
     log_offset: float = 0.0
     component: int | None = None
+    added: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,11 @@ def select_constraints(contrast: Contrast, labels: LabelTable) -> tuple[MeanCons
         if refs and (c.component or 0) < gmms.get(c.gmm, 0):
             found.append(replace(c, refs=refs))
     return tuple(found)
+
+
+def drop_added_bounds(contrast: Contrast) -> Contrast:
+    """Keep the constraints of Table 3, and those of a user's own rows."""
+    return replace(contrast, constraints=tuple(c for c in contrast.constraints if not c.added))
 
 
 def tumor_is_constrained(contrasts: Iterable[Contrast]) -> bool:
@@ -276,7 +285,8 @@ def _constraint(name: str, row: Any) -> MeanConstraint:
     number, text = (int, float), (str,)
     kinds = {"gmm": text, "op": text, "refs": (list,), "factor": number, "divisor": number}
     row = _table(name, "constraints", row)
-    _require_keys(name, row, {**kinds, "component": (int, str)}, ("gmm", "op", "refs"))
+    kinds = {**kinds, "component": (int, str), "added": (bool,)}
+    _require_keys(name, row, kinds, ("gmm", "op", "refs"))
     factor, divisor = row.get("factor", 1.0), row.get("divisor", 1.0)
     if row["op"] not in (">=", "<="):
         raise _unusable(name, f"op {_show(row['op'])} is neither '>=' nor '<='")
@@ -293,6 +303,7 @@ def _constraint(name: str, row: Any) -> MeanConstraint:
         refs=tuple(row["refs"]),
         log_offset=math.log(factor / divisor),
         component=None if component == "all" else component,
+        added=row.get("added", False),
     )
 
 

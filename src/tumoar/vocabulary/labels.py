@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal
@@ -237,6 +237,17 @@ class LabelTable:
     def organ(self, name: str) -> Organ:
         """An output structure by its TG-263 name."""
         return self.organs[_position(self.organs, name)]
+
+    def join(self, name: str, into: str) -> LabelTable:
+        """The table without a structure, which becomes part of another one, and without its own mixture."""
+        structures = tuple(s for s in self.structures if s.name != name)
+        used = {s.gmm for s in structures}
+        organs = (
+            replace(o, structures=tuple(dict.fromkeys(into if s == name else s for s in o.structures)))
+            for o in self.organs
+        )
+        gmms = tuple(g for g in self.gmms if g.role != "normal" or g.name in used)
+        return replace(self, structures=structures, gmms=gmms, organs=tuple(organs))
 
     def merge_structures(self, into: str, names: Iterable[str]) -> npt.NDArray[np.int64]:
         """(K,) position of each structure after the named ones are merged into `into`."""

@@ -151,7 +151,7 @@ def subset(case: Case, names: tuple[str, ...]) -> Case:
 def fitted(case: Case, model: Model, config: GemConfig) -> tuple[gem.Fit, Votes, dict[str, float]]:
     """Algorithm 2, its most probable labels, and CPU seconds."""
     if not tumor_is_constrained(case.contrasts):
-        config = config.model_copy(update={"w": NO_TUMOR})
+        config = config.model_copy(update=NO_TUMOR)
     start = time.process_time()
     placement = place_affine(case, model.atlas)
     between = time.process_time()

@@ -46,7 +46,7 @@ def test_names_are_what_the_documentation_says_in_any_order():
 def test_the_default_model_is_whole():
     model = tumoar.Model.default()
     assert model.labels.K == 18
-    assert set(model.sha256) == {"atlas.npz", "shape.npz"}
+    assert set(model.sha256) == {"atlas.npz", "shape.npz", "location.npz"}
 
 
 def test_a_stored_result_is_read_back(tmp_path):

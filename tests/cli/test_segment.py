@@ -103,6 +103,7 @@ def test_events_are_json_lines(images, tmp_path, capfd):
         (["--image", "x.nii.gz"], 2, "E2-images image without a contrast"),
         (["--t1c", "T1c.nii.gz", "--image", "T1c.nii.gz:T1c"], 2, "E2-images T1c is given twice"),
         (["--t1c", "T1c.nii.gz", "--structures", "Liver"], 2, "E2-structures no structure 'Liver'"),
+        (["--t1c", "T1c.nii.gz", "--structures", "GTV, Liver"], 2, "E2-structures no structure 'Liver'"),
         (["--t1c", "T1c.nii.gz", "--flair2"], 2, "E2-images FLAIR² needs both"),
         (["--t1c", "T1c.nii.gz", "--reference", "CT"], 2, "E2-reference reference 'CT' is not given"),
         (["--t1c", "T1c.nii.gz", "--method", "paper", "--fast"], 2, "E2-B55 both fast and the method paper"),

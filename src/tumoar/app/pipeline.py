@@ -236,7 +236,7 @@ def _sample(
         infos.append(info)
         if info.sweep > config.gibbs.burn_in:
             tally.add(state.labels)
-        watch(Progress(stage, info.sweep, total, {"GTV": info.core * cubic, "tumor": info.tumor * cubic}))
+        watch(Progress(stage, info.sweep, total, {"core": info.core * cubic, "tumor": info.tumor * cubic}))
         if info.sweep % EVERY == 0 or info.sweep == total:
             counts = {f"tally_{k}": v for k, v in tally.to_arrays().items()} if tally.samples else {}
             keeper.save(name, {**gibbs.to_arrays(state), **counts, "infos": np.array(infos)})

@@ -52,7 +52,7 @@ def to_request(options: Options) -> Request:
         "images": collect_images([*files, *parse_images(options.image or [], table)], table),
         "register": not options.no_register,
         "skull_stripped": options.stripped,
-        "structures": tuple(options.structures.split(",")) if options.structures else (),
+        "structures": tuple(n.strip() for n in options.structures.split(",")) if options.structures else (),
         "tumor": not options.no_tumor,
         "prior": None if options.prior is None else options.prior.value,
         "gtv": None if options.gtv is None else options.gtv.value,

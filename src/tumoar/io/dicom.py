@@ -298,7 +298,7 @@ def _even_step(depth: Vector, name: str) -> float:
     if same:
         raise ChannelError(
             "B46",
-            f"{same} slices share a position with another slice",
+            f"{same} {'slice shares' if same == 1 else 'slices share'} a position with another slice",
             found=name,
             do="give one acquisition, echo or time point",
         )

@@ -15,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from patients import PROJECT, RESULTS, patients, scores
+from PIL import Image
 from scipy import ndimage
 
 from tumoar.api import load_result
@@ -69,6 +70,9 @@ def draw(patient: Path, out: Path, path: Path, title: str) -> None:
     figure.subplots_adjust(0, 0, 1, 0.91, 0.01, 0.01)
     figure.savefig(path, dpi=90, facecolor="black")
     plt.close(figure)
+    with Image.open(path) as image:
+        small = image.convert("RGB").quantize(64)
+    small.save(path, optimize=True)
 
 
 def main() -> None:

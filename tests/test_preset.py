@@ -11,6 +11,7 @@ import pytest
 import small_head
 from small_run import CONFIG, MODEL, run
 
+from tumoar.app.settings import resolve
 from tumoar.inference.initialise import release_core_components, tie_core_components, turn_to_core
 from tumoar.inference.tally import Tally
 from tumoar.inference.tumor_prior import TumorPrior
@@ -30,6 +31,7 @@ if not (ROOT / "research").is_dir():
     pytest.skip("a source distribution has no research folder", allow_module_level=True)
 sys.path.append(str(ROOT / "research"))
 
+import deviations  # noqa: E402
 from paper import PAGE, read_table, render  # noqa: E402
 
 ROWS, _ = read_table()
@@ -270,3 +272,49 @@ def test_a_run_has_the_labels_and_bounds_of_the_paper():
 def test_methods_are_named():
     assert set(METHODS) == {"default", "paper"}
     assert METHODS["default"] == Config()
+
+
+# ---- research/deviations.py --------------------------------------------------
+
+
+def test_every_configuration_of_the_comparison_is_a_run_that_differs(tmp_path):
+    rows = [row for row in ROWS if row.deviates and row.compare]
+    made = deviations.configurations(rows)
+    assert len(made) == 2 + 2 * len(rows)
+    for c in made:
+        file = tmp_path / "settings.toml"
+        file.write_text(deviations.to_toml(c.settings), "utf-8")
+        flags = {"fast": False, "tumor": True, "prior": None, "chains": None, "gibbs": {}}
+        config = resolve(file, method=c.method, **flags)
+        assert set(find_changes(config, METHODS[c.method])) == {
+            name
+            for name, value in c.settings.items()
+            if flatten(METHODS[c.method].model_dump())[name] != value
+        }
+        assert (config != METHODS[c.method]) == (c.base is not None), c.name
+
+
+def test_taking_back_every_deviation_is_the_paper_s_method():
+    every = {name: value for row in ROWS if row.deviates for name, value in row.paper.items()}
+    assert {**DEFAULT, **every} == PRESET
+
+
+def test_paired_differences_leave_out_patients_without_an_outline():
+    first = {"a": {"core_hd95": 2.0}, "b": {"core_hd95": np.inf}, "c": {"core_hd95": 5.0}}
+    second = {"a": {"core_hd95": 3.0}, "b": {"core_hd95": 1.0}, "c": {"core_hd95": 7.0}}
+    assert deviations.difference(second, first, "core_hd95")[0] == pytest.approx(1.5)
+    assert deviations.difference({}, first, "core_hd95") is None
+    page = deviations.page(
+        deviations.configurations(ROWS[:1]),
+        {
+            "default": _figures(first),
+            "paper": {},
+            "default-deep-gray": _figures(second),
+            "paper+deep-gray": {},
+        },
+    )
+    assert "| default-deep-gray | 3 |" in page
+
+
+def _figures(rows):
+    return {name: {**dict.fromkeys(deviations.FIGURES, 1.0), **row} for name, row in rows.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import nibabel as nib
 import numpy as np
 import pytest
@@ -71,6 +73,35 @@ def test_blas_has_one_thread_while_it_trains(masks, tmp_path, monkeypatch):
         shape(masks, output=tmp_path / "y.npz", maps="y", core="2", steps=1, held_out=1, validation=1, seed=3)
     assert seen
     assert set(seen) == {1}
+
+
+def test_the_paper_s_rule_goes_on_from_its_checkpoint(masks, tmp_path, monkeypatch):
+    common = {"maps": "y", "core": "2", "rule": "cd", "held_out": 0, "validation": 1, "seed": 3, "step": 0.05}
+    shape(masks, output=tmp_path / "whole.npz", steps=3, **common)
+    monkeypatch.setattr(train_shape, "EVERY", 2)
+    for name in ("once", "again"):  # the second continues at step 2
+        shape(masks, output=tmp_path / f"{name}.npz", checkpoints=tmp_path / "kept", steps=3, **common)
+    found = [load_sections(tmp_path / f"{n}.npz")["shape_y"] for n in ("whole", "once", "again")]
+    assert all(np.array_equal(found[0].arrays[k], x.arrays[k]) for k in found[0].arrays for x in found)
+    command = found[0].card["provenance"]["command"]
+    assert "--rule cd --steps 3 --step 0.05 --held-out 0 --validation 1" in command
+
+
+@pytest.mark.parametrize(("patients", "held_out", "validation"), [(30, 6, 3), (191, 30, 10), (3, 0, 0)])
+def test_few_masks_are_not_all_held_out(patients, held_out, validation):
+    assert train_shape.default_split(patients) == (held_out, validation)
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, float("nan"), float("inf"), 11.0])
+def test_steps_out_of_range_are_refused(tmp_path, step):
+    with pytest.raises(UsageError, match="E2-step step is out of range"):
+        shape([], output=tmp_path / "x.npz", step=step)
+
+
+def test_a_message_advises_an_option_that_exists():
+    assert "--step" in training.SMALLER
+    assert "step" in signature(shape).parameters
+    assert "checkpoints" in signature(shape).parameters
 
 
 def test_core_must_be_numbers(tmp_path):

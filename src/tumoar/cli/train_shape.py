@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -12,8 +12,12 @@ from tumoar.vocabulary.errors import GeometryError, UsageError
 
 if TYPE_CHECKING:
     from tumoar.io.checkpoint import Checkpoints
-    from tumoar.train.shape import ShapeState, ShapeTraining
+    from tumoar.model.shape.crbm import CRBM
+    from tumoar.train.contrastive import ContrastiveTraining
+    from tumoar.train.shape import ShapeTraining
     from tumoar.train.shape_data import Shape
+
+    Training: TypeAlias = ShapeTraining | ContrastiveTraining
 
 EVERY = 100  # steps between checkpoints
 SMALLEST = 300  # mm³: smaller masks carry little information on shape
@@ -30,24 +34,30 @@ def shape(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Gradient steps (default: depends on the rule).")
     ] = None,
-    held_out: Annotated[int, typer.Option(min=0, help="Patients to hold out for tests.")] = 30,
+    step: Annotated[float | None, typer.Option(help="Size of a gradient step (default 0.1).")] = None,
+    held_out: Annotated[
+        int | None,
+        typer.Option(min=0, help="Patients to hold out for tests (default 30, at most a fifth of all)."),
+    ] = None,
     validation: Annotated[
-        int, typer.Option(min=0, help="Further patients held out, to monitor training.")
-    ] = 10,
+        int | None,
+        typer.Option(
+            min=0, help="Further patients held out, to monitor training (default 10, at most a tenth)."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of split and training.")] = 2019,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Checkpoint folder; an interrupted run is resumed.")
     ] = None,
 ) -> None:
     """Train the tumor shape prior: one cRBM per map, from masks of many patients."""
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
     from tumoar.io.checkpoint import Checkpoints
     from tumoar.io.outputs import require_new_model
     from tumoar.io.shapes import shape_section
     from tumoar.io.store import save_sections
     from tumoar.model.shape.crbm import sparsify
-    from tumoar.train import shape as training
     from tumoar.train.shape_data import split_by_patient
     from tumoar.version import __version__
 
@@ -58,11 +68,12 @@ def shape(
         labels = [int(x) for x in core.split(",")]
     except ValueError:
         raise UsageError("core", "core labels must be numbers separated by commas", found=core) from None
+    configs = {name: select_training(name, rule, steps, step) for name in maps}
     shapes = read_shapes(masks, labels)
+    usual = default_split(len({s.patient for s in shapes["z"]}))
+    held_out, validation = (n if given is None else given for given, n in zip((held_out, validation), usual))
     sections = {}
-    for name in maps:
-        config = training.PAPER if rule == "cd" else training.SETTINGS[name]
-        config = config if steps is None else replace(config, steps=steps)
+    for name, config in configs.items():
         rest, held = split_by_patient(shapes[name], held_out, seed)
         used, watched = split_by_patient(rest, validation, seed + 1)
         if not used:
@@ -75,12 +86,13 @@ def shape(
         keeper = None
         if checkpoints is not None:
             keeper = Checkpoints(checkpoints, run_key(name, config, seed, used, watched))
-        model = _train(used, watched, config, seed, keeper, name).model
+        model = _train(used, watched, config, seed, keeper, name)
         sections[f"shape_{name}"] = shape_section(
             sparsify(model),
             {
                 "command": f"tumoar train shape MASKS --maps {name} --core {core} --rule {rule} "
-                f"--steps {config.steps} --held-out {held_out} --validation {validation} --seed {seed}",
+                f"--steps {config.steps} --step {config.step} "
+                f"--held-out {held_out} --validation {validation} --seed {seed}",
                 "version": __version__,
                 "training": {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()},
                 "subjects": sorted(s.name for s in used),
@@ -90,6 +102,25 @@ def shape(
             },
         )
     typer.echo(f"{output} {save_sections(output, sections)}")
+
+
+def default_split(patients: int) -> tuple[int, int]:
+    """Number of patients to hold out for tests, and to monitor training, if nothing is said."""
+    return min(30, patients // 5), min(10, patients // 10)
+
+
+def select_training(name: str, rule: str, steps: int | None, step: float | None) -> Training:
+    """Settings of the training of a map."""
+    from dataclasses import replace
+
+    from tumoar.train.contrastive import ContrastiveTraining
+    from tumoar.train.shape import SETTINGS
+
+    if step is not None and not 0 < step <= 10:
+        raise UsageError("step", "step is out of range", found=step, do="give a number above 0, at most 10")
+    config: Training = ContrastiveTraining() if rule == "cd" else SETTINGS[name]
+    config = config if steps is None else replace(config, steps=steps)
+    return config if step is None else replace(config, step=step)
 
 
 def combine(
@@ -134,12 +165,12 @@ def tumor_volumes(shapes: dict[str, list[Shape]], left_out: set[str]) -> dict[st
 
 
 def run_key(
-    name: str, config: ShapeTraining, seed: int, shapes: tuple[Shape, ...], unseen: tuple[Shape, ...]
+    name: str, config: Training, seed: int, shapes: tuple[Shape, ...], unseen: tuple[Shape, ...]
 ) -> str:
     """SHA-256 of everything that determines a training."""
     digest = hashlib.sha256(repr((name, config, seed)).encode())
     for s in (*shapes, *unseen):
-        digest.update(repr((s.name, s.v.shape)).encode())
+        digest.update(repr((s.name, s.v.shape, s.places)).encode())
         digest.update(s.v.tobytes())
     return digest.hexdigest()
 
@@ -166,16 +197,18 @@ def _labels(path: Path) -> Any:
 def _train(
     shapes: tuple[Shape, ...],
     unseen: tuple[Shape, ...],
-    config: ShapeTraining,
+    config: Training,
     seed: int,
     keeper: Checkpoints | None,
     name: str,
-) -> ShapeState:
+) -> CRBM:
     from rich.progress import Progress
     from threadpoolctl import threadpool_limits
 
-    from tumoar.train import shape as training
+    from tumoar.train import contrastive, shape
 
+    # both modules have the same functions, each for its own settings and state
+    training: Any = contrastive if isinstance(config, contrastive.ContrastiveTraining) else shape
     stored = None if keeper is None else keeper.load(f"shape_{name}")
     begin = training.initialize(shapes, config, seed) if stored is None else training.from_arrays(stored)
     state = begin
@@ -187,4 +220,5 @@ def _train(
             progress.update(bar, completed=info.step, description=about)
             if keeper is not None and state.step % EVERY == 0:
                 keeper.save(f"shape_{name}", training.to_arrays(state))
-    return state
+    model: CRBM = state.model
+    return model

@@ -1,21 +1,18 @@
-"""Train a cRBM (section 3.2) by stochastic gradient ascent.
+"""Train a cRBM by stochastic gradient ascent; the paper's own rule is in `contrastive`.
 
 The gradient is a difference of two expectations, under the data and under the model. The second is estimated
-by a pool of Markov chains, each in its own window; every step advances some of them by block-Gibbs sweeps.
-Three methods are settings of one algorithm:
+by a pool of Markov chains, each in its own window; every step advances some of them by block-Gibbs sweeps:
 
-- contrastive divergence (`PAPER`): a chain starts at its data and lasts for one sweep;
-- persistent chains with restarts: it starts at its data and lasts for `life_free` turns on average; by
-  default it samples a random box of its window given the surroundings;
-- recovery likelihood (the other chains by default): the window's data are corrupted voxel by voxel at a
-  random rate r, and the chain samples p(v | corrupted data), the prior times a data term of ±log((1 − r)/r)
-  per voxel.
+- persistent chains with restarts: a chain starts at its data and lasts for `life_free` turns on average; it
+  samples a random box of its window given the surroundings;
+- recovery likelihood (the other chains): the window's data are corrupted voxel by voxel at a random rate r,
+  and the chain samples p(v | corrupted data), the prior times a data term of ±log((1 − r)/r) per voxel.
 
-Both kinds of default chains ascend conditional likelihoods of the same p(v), log p(box | surroundings) and
+Both kinds of chains ascend conditional likelihoods of the same p(v), log p(box | surroundings) and
 log p(data | corrupted data): consistent, like the likelihood itself, but with chains that converge. For core,
 some windows are corrupted in blobs instead, while the data term assumes single voxels: this teaches the model
 to reject small components even if the data seem to support them. Steps follow the natural gradient in the
-parameters of a `Family` or, as in the paper, the enhanced gradient in all parameters.
+parameters of a `Family`.
 
 See docs/decisions/0010-shape-training.md for the evidence.
 """
@@ -23,16 +20,16 @@ See docs/decisions/0010-shape-training.md for the evidence.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
 from tumoar.model.shape.crbm import CRBM
-from tumoar.numerics.convolve import REACH, Filters, M, R, pack
+from tumoar.numerics.convolve import REACH, Filters, pack
 from tumoar.numerics.convolve_field import draw_field
 from tumoar.numerics.convolve_moments import moments
 from tumoar.train.shape_data import ByteArray, Shape, draw_flips, draw_window
@@ -46,17 +43,17 @@ MONITORED = 2  # shapes on each side of the free-energy gap
 FISHER_MEMORY = 60  # steps
 WARM_UP = 15  # steps
 LARGEST_FALL = 2.0  # nats per voxel
+SMALLER = "train again with a smaller --step, and other --checkpoints"
 _PARAMETERS = ("parameters", "averaged")
 
 
 @dataclass(frozen=True)
 class ShapeTraining:
-    """Settings of the training: defaults for each map in `SETTINGS`, the paper's in `PAPER`."""
+    """Settings of the training; `SETTINGS` has those of each map."""
 
     steps: int = 400
-    step: float = 0.1  # along the natural gradient; or the plain step size
+    step: float = 0.1  # along the natural gradient
     steady: float = 0.3  # fraction of steps before the natural step decreases, to a twentieth at the end
-    natural: bool = True  # natural gradient in a family, or enhanced gradient in all parameters
     damping: float = 0.02  # of the Fisher information of a window
     largest_move: float = 6.0  # maximum squared Fisher norm of a step of 1 along the natural gradient
     average_memory: float = 0.98  # of the moving average of parameters, which is the trained model
@@ -80,17 +77,11 @@ class ShapeTraining:
     grains: tuple[float, float] = (1.0, 2.6)
     from_data: float = 0.5  # fraction of chains with a data term that start at the data; others start at the
     burn_in: int = 15  # corrupted data and count after this many sweeps
-    hidden_bias: float = -2.5
-    offset_memory: float = 0.99
     largest_norm: float = 50.0
 
 
 # Without blobs in training, a core map accepts them; a tumor map does not (decision 0010).
 SETTINGS = {"z": ShapeTraining(steps=600), "y": ShapeTraining(blob_share=0.15)}
-PAPER = ShapeTraining(
-    steps=9600, step=0.1, natural=False, batch=10, pool=10, window=24, margin=12, phases=1, free_share=1.0,
-    free_box=None, free_sweeps=1, life_free=1.0, hidden_bias=-2.0, average_memory=0.0,
-)  # fmt: skip
 
 
 class Difference(NamedTuple):
@@ -122,10 +113,8 @@ class ShapeState:
 
     step: int
     parameters: Parameters
-    mu: float
-    lam: FloatArray
     averaged: Parameters  # moving average of the parameters
-    family: Family  # directions of training; none if all parameters are free
+    family: Family  # directions of training
     fisher: FloatArray  # (d, d) moving mean of outer products of the chains' gradients along them
     chains: Chains
     turn: int
@@ -136,6 +125,18 @@ class ShapeState:
         """The cRBM averaged over the last steps, because tumor volume oscillates between steps."""
         w, b, a = self.averaged
         return CRBM(w.astype(np.float32), b.astype(np.float32), a)
+
+
+class HasModel(Protocol):
+    """State of any training."""
+
+    @property
+    def model(self) -> CRBM:
+        """The trained model so far."""
+        ...
+
+
+State = TypeVar("State", bound=HasModel)
 
 
 class StepInfo(NamedTuple):
@@ -151,26 +152,14 @@ class StepInfo(NamedTuple):
 def initialize(shapes: Sequence[Shape], config: ShapeTraining, seed: int) -> ShapeState:
     """Parameters and pool before the first step."""
     rng = np.random.default_rng(seed)
-    mu = float(np.mean([s.volume / np.prod(np.array(s.v.shape) + 2 * config.margin) for s in shapes]))
-    if config.natural:
-        first, family = build_first_model()
-    else:
-        first, family = _random_filters(mu, config, rng), Family.none()
+    first, family = build_first_model()
     empty = np.zeros((config.pool, *(config.window + 2 * REACH,) * 3), np.uint8)
     chains = Chains(
         empty, empty.copy(), empty.copy(), np.zeros(config.pool, np.float32), np.zeros(config.pool, bool),
         np.zeros((config.pool, 2, 3), int),
     )  # fmt: skip
     fisher = np.zeros((family.size, family.size))
-    return ShapeState(
-        0, first, mu, expit(first.b), first, family, fisher, chains, 0, dict(rng.bit_generator.state)
-    )
-
-
-def _random_filters(mu: float, config: ShapeTraining, rng: np.random.Generator) -> Parameters:
-    """Small random filters that preserve the mean mu of v."""
-    w, b = rng.normal(0, 0.002, (M, R, R, R)), np.full(M, config.hidden_bias)
-    return Parameters(w, b, float(np.log(mu / (1 - mu)) - TIED * (expit(b) * w.sum((1, 2, 3))).sum()))
+    return ShapeState(0, first, first, family, fisher, chains, 0, dict(rng.bit_generator.state))
 
 
 def train(
@@ -180,13 +169,25 @@ def train(
 
     `unseen` shapes, of patients not trained on, are used only for the free-energy gap.
     """
+
+    def steps(state: ShapeState) -> Iterator[tuple[ShapeState, StepInfo]]:
+        while state.step < config.steps:
+            state, info = advance(shapes, config, state)
+            yield state, info
+
+    return monitor(steps(state), shapes, unseen)
+
+
+def monitor(
+    steps: Iterable[tuple[State, StepInfo]], shapes: Sequence[Shape], unseen: Sequence[Shape]
+) -> Iterator[tuple[State, StepInfo]]:
+    """Pass the steps of a training on, with the free-energy gap; raises FitError if tumor fills any box."""
     ours, theirs = (sorted(x, key=lambda s: s.volume)[len(x) // 4 :][:MONITORED] for x in (shapes, unseen))
     gap = np.nan
-    while state.step < config.steps:
-        state, info = advance(shapes, config, state)
-        if state.step % CHECK == 0:
+    for state, info in steps:
+        if info.step % CHECK == 0:
             _require_bounded(state.model.free_energy_rise(ours[0].v))
-        if theirs and state.step % MONITOR == 0:
+        if theirs and info.step % MONITOR == 0:
             gap = free_energy_gap(state.model, ours, theirs)
         yield state, info._replace(gap=gap)
 
@@ -206,8 +207,15 @@ def _require_bounded(rise: float) -> None:
             "shape-diverged",
             "the shape model prefers tumor everywhere",
             found=f"{-rise:.2f} nats per voxel",
-            do="resume from the last checkpoint with a smaller step",
+            do=SMALLER,
         )
+
+
+def require_norm(norm: float, largest: float) -> None:
+    """Raise FitError if filters have grown beyond any use."""
+    if not np.isfinite(norm) or norm > largest:
+        found = f"filter norm {norm:.3g}"
+        raise FitError("shape-diverged", "training of the shape model diverged", found=found, do=SMALLER)
 
 
 def advance(shapes: Sequence[Shape], config: ShapeTraining, state: ShapeState) -> tuple[ShapeState, StepInfo]:
@@ -218,7 +226,7 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: ShapeState) -
     inner = (slice(REACH, -REACH),) * 3
     chains = Chains(*(x.copy() for x in vars(state.chains).values()))
     differences = []
-    mean_v, mean_h, unequal, on_data, on_model = 0.0, np.zeros(M), 0, 0, 0
+    unequal, on_data, on_model = 0, 0, 0
     for turn in range(state.turn, state.turn + config.batch):
         c = turn % config.pool
         late = _restart(chains, c, shapes, config, rng)
@@ -227,38 +235,22 @@ def advance(shapes: Sequence[Shape], config: ShapeTraining, state: ShapeState) -
             _sweep(chains, c, filters, state.parameters.a, rng)
         data, model = chains.data[c], chains.state[c]
         phases = tuple(int(p) for p in rng.permutation(8)[: config.phases])  # a random subset
-        G_d, p_d, places = moments(data, filters, phases)
+        G_d, p_d, _ = moments(data, filters, phases)
         G_m, p_m, _ = moments(model, filters, phases)
         v_d, v_m = int(data[inner].sum()), int(model[inner].sum())
         of_all = 8 / config.phases
         differences.append(Difference(of_all * (G_d - G_m), of_all * (p_d - p_m), float(v_d - v_m)))
-        mean_v += 0.5 * (v_d + v_m)
-        mean_h += 0.5 * (p_d + p_m) / places
         unequal += int((data != model).sum())
         on_data, on_model = on_data + v_d, on_model + v_m
 
     voxels = config.batch * config.window**3
-    keep = config.offset_memory
-    mu = keep * state.mu + (1 - keep) * mean_v / voxels
-    lam = keep * state.lam + (1 - keep) * mean_h / config.batch
-    fisher = state.fisher
-    if config.natural:
-        fisher, move = natural_step(differences, state, config)
-    else:
-        wh, h, v = (np.mean(x, axis=0) for x in zip(*differences))
-        g = centered_gradient(Difference(wh, h, float(v)), mu, lam)
-        rate = config.step / config.window**3  # gradients per voxel
-        move = uncenter(Parameters(rate * g.w, rate * g.b, rate * g.a), mu, lam)
+    fisher, move = natural_step(differences, state, config)
     parameters = _move(state.parameters, move)
     averaged = _blend(state.averaged, parameters, config.average_memory)
     norm = float(np.sqrt((parameters.w**2).sum((1, 2, 3))).max())
-    if not np.isfinite(norm) or norm > config.largest_norm:
-        raise FitError(
-            "shape-diverged", "training of the shape model diverged", found=f"filter norm {norm:.3g}",
-            do="resume from the last checkpoint with a smaller step",
-        )  # fmt: skip
+    require_norm(norm, config.largest_norm)
     state = ShapeState(
-        state.step + 1, parameters, mu, lam, averaged, state.family, fisher, chains,
+        state.step + 1, parameters, averaged, state.family, fisher, chains,
         (state.turn + config.batch) % config.pool, dict(rng.bit_generator.state),
     )  # fmt: skip
     return state, StepInfo(state.step, unequal / voxels, on_model / max(on_data, 1), norm)
@@ -349,7 +341,7 @@ def to_arrays(state: ShapeState) -> dict[str, npt.NDArray]:
     """Arrays of a state, for a checkpoint."""
     c = state.chains
     out = {
-        "step": np.array(state.step), "mu": np.array(state.mu), "lam": state.lam, "fisher": state.fisher,
+        "step": np.array(state.step), "fisher": state.fisher,
         "data": np.packbits(c.data), "state": np.packbits(c.state),
         "seen": np.packbits(c.seen), "size": np.array(c.data.shape), "log_odds": c.log_odds, "alive": c.alive,
         "box": c.box,
@@ -370,9 +362,9 @@ def from_arrays(x: dict[str, npt.NDArray]) -> ShapeState:
     parameters, averaged = (
         Parameters(x[f"{name}_w"], x[f"{name}_b"], float(x[f"{name}_a"])) for name in _PARAMETERS
     )
-    family = build_first_model()[1] if x["fisher"].size > 1 else Family.none()
+    family = build_first_model()[1]
     chains = Chains(data, chain, seen, x["log_odds"], x["alive"], x["box"])
     return ShapeState(
-        int(x["step"]), parameters, float(x["mu"]), x["lam"], averaged, family, x["fisher"], chains,
+        int(x["step"]), parameters, averaged, family, x["fisher"], chains,
         int(x["turn"]), json.loads(str(x["rng"])),
     )  # fmt: skip

@@ -18,11 +18,15 @@ ByteArray = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Shape:
-    """A binary map, cropped to its bounding box; `patient` groups time points of one person."""
+    """A binary map, cropped to its bounding box, out of a map of `places` voxels.
+
+    `patient` groups time points of one person.
+    """
 
     name: str
     patient: str
     v: ByteArray
+    places: int
 
     @property
     def volume(self) -> int:
@@ -38,7 +42,7 @@ def crop_shape(name: str, mask: npt.NDArray) -> Shape | None:
     box = tuple(slice(int(p.min()), int(p.max()) + 1) for p in places)
     v = np.ascontiguousarray(mask[box] != 0, np.uint8)
     v.flags.writeable = False
-    return Shape(name, patient_of(name), v)
+    return Shape(name, patient_of(name), v, int(np.size(mask)))
 
 
 def patient_of(name: str) -> str:
@@ -63,9 +67,13 @@ def draw_window(shapes: Sequence[Shape], size: int, margin: int, rng: np.random.
     """
     v = shapes[int(rng.integers(len(shapes)))].v
     corner = np.array([rng.integers(-margin, n + margin + 1) for n in v.shape]) - (size // 2 + REACH)
-    out = crop(v, corner, size + 2 * REACH)
+    return flip(crop(v, corner, size + 2 * REACH), rng)
+
+
+def flip(v: ByteArray, rng: np.random.Generator) -> ByteArray:
+    """v in one of its 8 flips."""
     flips = tuple(slice(None, None, -1 if rng.integers(2) else 1) for _ in range(3))
-    return np.ascontiguousarray(out[flips])
+    return np.ascontiguousarray(v[flips])
 
 
 def crop(v: ByteArray, corner: npt.NDArray[np.integer], size: int) -> ByteArray:

@@ -56,11 +56,6 @@ class Family:
     w: FloatArray
     b: FloatArray
 
-    @classmethod
-    def none(cls) -> Family:
-        """No directions."""
-        return cls(np.zeros((0, M, R**3)), np.zeros((0, M)))
-
     @property
     def size(self) -> int:
         """Number of directions."""

@@ -12,6 +12,7 @@ from tumoar.app.pipeline import _choose_gtv
 from tumoar.io.rois import look_of
 from tumoar.result.checks import review
 from tumoar.result.parts import describe_gtv, find_islands, gtv_is_whole, uses_whole_tumor, widen_gtv
+from tumoar.vocabulary.contrasts import edema_is_visible, find_contrast
 from tumoar.vocabulary.labels import default_labels
 
 SHAPE = (40, 20, 20)
@@ -119,3 +120,29 @@ def test_an_enhancing_tumor_keeps_its_core_unless_asked():
     asked = _choose_gtv(replace(result, config=result.config.model_copy(update={"gtv": "flair"})))
     assert gtv_is_whole(asked.table)
     assert "as asked for" in next(n.text for n in review(asked) if n.id == "T51")
+
+
+@pytest.mark.parametrize(
+    ("names", "visible"),
+    [
+        (("T1c",), False),
+        (("T1c", "T1"), False),
+        (("T1c", "CT"), False),
+        (("T2",), True),
+        (("T1c", "FLAIR"), True),
+        (("DIR",), True),
+    ],
+)
+def test_edema_shows_in_flair_and_t2(names, visible):
+    assert edema_is_visible([find_contrast(name) for name in names]) == visible
+
+
+def test_edema_that_no_image_shows_is_noted_and_its_parts_need_core():
+    result = small_result()
+    t1c = [c.name for c in result.case.contrasts].index("T1c")
+    seen = {n.id for n in review(result)}
+    hidden = replace(result, case=result.case.select_channels((t1c,)))
+    note = next(n for n in review(hidden) if n.id == "T52")
+    assert (note.where, note.level) == ("Edema", "review")
+    assert "T52" not in seen
+    assert not (result.islands & ~hidden.islands).any()

@@ -22,7 +22,7 @@ from tumoar.preprocess.quality import MOST_UNUSABLE
 from tumoar.result.parts import gtv_is_whole
 from tumoar.result.scores import dice
 from tumoar.result.segmentation import Segmentation
-from tumoar.vocabulary.contrasts import core_is_identifiable
+from tumoar.vocabulary.contrasts import core_is_identifiable, edema_is_visible
 from tumoar.vocabulary.errors import ChannelError
 from tumoar.vocabulary.labels import TUMOR_STATES
 from tumoar.vocabulary.notes import Note
@@ -116,6 +116,9 @@ def _tumor(result: Segmentation) -> list[Note]:
     apart = float(result.islands.sum()) * cubic
     if apart >= LEAST_APART:
         notes.append(Note("apart", f"{apart:.1f} cm³ in small parts apart from the tumor are not outlined"))
+    if not edema_is_visible(result.case.contrasts):
+        text = "edema hardly shows without a FLAIR or T2: its outline is a guess"
+        notes.append(Note("T52", text, action="add one, or use enhancing core only", where="Edema"))
     if not core_is_identifiable(result.case.contrasts):
         notes.append(Note("B42", "core NOT IDENTIFIABLE without a T1c", action="use the whole tumor only"))
     if whole > LARGEST_TUMOR * brain:

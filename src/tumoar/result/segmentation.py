@@ -23,7 +23,7 @@ from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult
 from tumoar.result.parts import find_islands
 from tumoar.vocabulary.config import Config
-from tumoar.vocabulary.contrasts import select_constraints
+from tumoar.vocabulary.contrasts import edema_is_visible, select_constraints
 from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, Organ
 
 Field = npt.NDArray[np.float32]
@@ -103,10 +103,15 @@ class Segmentation:
 
     @cached_property
     def islands(self) -> Mask:
-        """(X, Y, Z) voted tumor in parts that are not outlined (`parts.find_islands`)."""
+        """(X, Y, Z) voted tumor in parts that are not outlined (`parts.find_islands`).
+
+        Where no contrast shows edema, a part without core needs to be the largest.
+        """
         z, y = self._voted.z == 1, self._voted.y == 1
         config, cubic = self.config, self.case.grid.voxel_volume / 1000
-        return find_islands(z, y, self._excess, cubic, config.least_tumor, config.least_share)
+        is_hidden = config.least_share > 0 and not edema_is_visible(self.case.contrasts)
+        share = 1.0 if is_hidden else config.least_share
+        return find_islands(z, y, self._excess, cubic, config.least_tumor, share)
 
     @property
     def _excess(self) -> npt.NDArray[np.floating] | None:

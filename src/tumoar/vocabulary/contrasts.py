@@ -173,6 +173,11 @@ def core_is_identifiable(contrasts: Iterable[Contrast]) -> bool:
     return any(start["core"] != start["edema"] for start in starts)
 
 
+def edema_is_visible(contrasts: Iterable[Contrast]) -> bool:
+    """Whether edema is brighter than normal tissue in any contrast (FLAIR or T2)."""
+    return any(c.gmm == "edema" and c.op == ">=" for contrast in contrasts for c in contrast.constraints)
+
+
 def rank(value: int | None) -> float:
     """Sort key of a rank; contrasts without rank come last."""
     return math.inf if value is None else value

@@ -149,7 +149,7 @@ def test_a_row_like_another_may_change_some_of_it():
     late, ours = extend_contrasts({"late": row}, default_labels())["late"], default_contrasts()["T1c"]
     assert late == replace(
         ours, name="late", bias_field=False, darker=(Darker("CSF", "GGM", True),), bids=(),
-        reference_rank=None, picture_rank=None,
+        reference_rank=None, picture_rank=None, tumor_deviation=None,
     )  # fmt: skip
 
 

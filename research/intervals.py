@@ -26,7 +26,7 @@ import numpy.typing as npt
 from patients import PROJECT, patients
 
 from tumoar.api import load_result
-from tumoar.app.calibrate import Compared, calibrate, compare_organs, compare_tumor
+from tumoar.app.calibrate import Compared, calibrate, compare_organs, compare_tumor, tumor_of_stored
 from tumoar.geometry.border import Border
 from tumoar.geometry.distance import depth
 from tumoar.io.calibration import SHIPPED, read_calibration, write_calibration
@@ -35,7 +35,6 @@ from tumoar.model.conformal import SHARES, central
 from tumoar.model.expert import Learned, chance_inside, learn
 from tumoar.result.masks import rearrange
 from tumoar.result.scores import dice
-from tumoar.result.tumor import tumor_of_stored
 
 PACKAGED = PROJECT / "src" / "tumoar" / "data" / SHIPPED
 HEADS = PROJECT / "build" / "intervals"
@@ -114,7 +113,7 @@ def check(name: str, page: Path | None) -> None:
         lines += [
             f"## {structure.capitalize()}",
             "",
-            *describe(structure, summary),
+            *describe(summary),
             "",
             *rows,
             "",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tumoar.api.result import Result
 from tumoar.app.publish import Job, describe, publish, render_report
@@ -24,6 +25,7 @@ from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.numerics.threads import use_threads
 from tumoar.preprocess.case import resample_to_input
 from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thin_dvh
+from tumoar.radiotherapy.export import describe_roi_interval
 from tumoar.radiotherapy.margins import Margins
 from tumoar.radiotherapy.structures import require_frame
 from tumoar.radiotherapy.targets import add_margins, grow_targets
@@ -33,7 +35,7 @@ from tumoar.result.checks import review
 from tumoar.result.folder import Options, note_emptied, replace_text, status
 from tumoar.result.native import HALF, deliver, remove_small_parts
 from tumoar.result.parts import describe_gtv
-from tumoar.result.segmentation import Mask, Volume, organ_mask
+from tumoar.result.segmentation import Mask, Volume, organ_mask, scale_volume
 from tumoar.result.stored import known_contrast, known_name
 from tumoar.vocabulary.errors import GeometryError
 from tumoar.vocabulary.notes import Note
@@ -124,6 +126,13 @@ class Segmentation(segmentation.Segmentation, Result):
             return Volume(float(self._targets[name].sum()) * self.case.grid.voxel_volume / 1000)
         return super().volume(name)
 
+    def predicted(self, name: str) -> npt.NDArray[np.float32]:
+        """(X, Y, Z) probability that an expert's structure contains a voxel, if it is calibrated."""
+        found = self.prediction(known_name(name, self._organs))
+        if found is None:
+            raise KeyError(f"no calibration holds for '{name}'")
+        return found.probability()
+
     def report(self, path: str | Path, *, keep_face: bool | None = None) -> None:
         """Write the report, one page that opens offline.
 
@@ -177,7 +186,9 @@ class Segmentation(segmentation.Segmentation, Result):
         for organ in (self.table.organ(name) for name in self._organs):
             color, code = look_of(self.table, organ)
             mask, _, _ = remove_small_parts(organ_mask(self.table, organ, votes), grid, least)
-            rois.append(Roi(organ.name, organ.kind, color, mask, code, describe_gtv(organ)))
+            outlined = float(mask.sum()) * grid.voxel_volume / 1000
+            interval = describe_roi_interval(scale_volume(self.volume(organ.name), outlined))
+            rois.append(Roi(organ.name, organ.kind, color, mask, code, describe_gtv(organ), interval))
         for target, mask in self._targets.items():
             color, code = look_of(self.table, self.table.organ("GTV"))
             there = resample_to_input(mask.astype(np.float32), self.case, name) > HALF

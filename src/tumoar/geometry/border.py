@@ -126,9 +126,9 @@ def _distance(mask: Mask, spacing: Sequence[float]) -> Field:
     return np.where(mask, half - inside, outside - half)
 
 
-def box_around(mask: Mask, spacing: Sequence[float]) -> Box:
-    """Box of a non-empty mask with a margin."""
-    wide = np.ceil(MARGIN / np.asarray(spacing)).astype(int)
+def box_around(mask: Mask, spacing: Sequence[float], margin: float = MARGIN) -> Box:
+    """Box of a non-empty mask with a margin, mm."""
+    wide = np.ceil(margin / np.asarray(spacing)).astype(int)
     i, j, k = (
         slice(max(s.start - w, 0), min(s.stop + w, n))
         for s, w, n in zip(ndi.find_objects(mask.astype(np.uint8))[0], wide, mask.shape)

@@ -77,13 +77,23 @@ class Structure(_Open):
     outlined_cm3: Figure
 
 
-class Measured(Structure):
-    """A structure that was segmented."""
+class Figures(_Open):
+    """Volumes of the samples, and prediction intervals."""
 
+    outlined_cm3: Figure
     mean_cm3: Figure
     sd_cm3: Figure
     p05_cm3: Figure
     p95_cm3: Figure
+    low50_cm3: Figure | None = None  # prediction intervals, if the structure is calibrated
+    high50_cm3: Figure | None = None
+    low90_cm3: Figure | None = None
+    high90_cm3: Figure | None = None
+    calibrated_on: Text = ""
+
+
+class Measured(Figures, Structure):
+    """A structure that was segmented."""
 
 
 class Flag(_Open):
@@ -120,6 +130,7 @@ class Manifest(_Open):
     patient: dict[str, Text] = Field(default_factory=dict)
     labels: Labels | None = None
     volumes: list[Measured] = Field(default_factory=list)
+    whole_tumor: Figures | None = None
     margins: list[Structure] = Field(default_factory=list)
     seconds: dict[str, Figure] = Field(default_factory=dict)
     peak_gb: Figure | None = None

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from small_result import small_result
 
+from tumoar.api.inputs import as_kind
+from tumoar.api.live import Segmentation
 from tumoar.api.stored import load_result
 from tumoar.app.publish import describe_volume, render_report
+from tumoar.geometry.image import Image
 from tumoar.io.nifti import read_nifti
 from tumoar.model.calibration import Calibration, Entry, digest_conditions
 from tumoar.model.expert import Learned
@@ -150,3 +153,14 @@ def test_conditions_are_model_settings_and_the_set_of_contrasts():
     assert first != digest_conditions({"a.npz": "1"}, config, ["T1c", "FLAIR"])
     assert first != digest_conditions({"a.npz": "1", "b.npz": "2"}, config, ["T1c"])
     assert first != digest_conditions({"a.npz": "1", "b.npz": "2"}, {"gibbs": {"tau": 1.0}}, ["T1c", "FLAIR"])
+
+
+def test_dose_bands_of_core_and_whole_tumor_belong_together(result):
+    live = as_kind(Segmentation, result)
+    dose = Image(np.full(result.case.grid.shape, 10.0, np.float32), result.case.grid)
+    found = live.dvh("GTV", dose)
+    assert found.calibrated_on == "15 patients"
+    assert len(found.samples) == 50
+    low, high = np.quantile([s.volume for s in found.samples], [0.05, 0.95])
+    assert (low, high) == pytest.approx(live.volume("GTV").interval(0.9), abs=0.02)
+    assert live.dvh("Edema", dose).calibrated_on == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,10 +36,14 @@ from tumoar.result.checks import review
 from tumoar.result.folder import Options, note_emptied, replace_text, status
 from tumoar.result.native import HALF, deliver, remove_small_parts
 from tumoar.result.parts import describe_gtv
+from tumoar.result.prediction import Prediction, draw_predictions
 from tumoar.result.segmentation import Mask, Volume, organ_mask, scale_volume
 from tumoar.result.stored import known_contrast, known_name
 from tumoar.vocabulary.errors import GeometryError
 from tumoar.vocabulary.notes import Note
+
+DRAWN = 50
+"""Structures that are drawn for a band of dose-volume histograms."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -152,9 +157,11 @@ class Segmentation(segmentation.Segmentation, Result):
             add_margins(Path(folder), self.margins)
 
     def dvh(self, name: str, dose: Image | str | Path, *, fractions: int | None = None) -> Sampled:
-        """Dose-volume histogram of a structure, and of its samples if they were kept.
+        """Dose-volume histogram of a structure, and of its samples.
 
-        Both use the voxels of the case, and both omit tumor that the outline omits. If the dose file is for
+        If the structure is calibrated, samples are what an expert may draw; the samples of GTV and whole
+        tumor belong together. Else they are those of the chain, if they were kept, and omit tumor that the
+        outline omits. All use the voxels of the case. If the dose file is for
         one of several equal fractions, give their number as `fractions`.
         """
         if isinstance(dose, Image):
@@ -167,11 +174,24 @@ class Segmentation(segmentation.Segmentation, Result):
         outline = _curve(self.mask(name), self.case.grid, given.image)
         if name in self._targets:
             return Sampled(outline, (), given.notes)
+        predicted = self.prediction(name)
+        if predicted is not None:
+            drawn_masks = self._drawn(name, predicted)
+            curves = tuple(_curve(mask, self.case.grid, given.image) for mask in drawn_masks)
+            return Sampled(outline, curves, given.notes, predicted.calibrated_on)
         row, stays = self.table.organ(name), (~self.islands).astype(np.uint8)
         drawn = (Votes(votes.l, votes.z * stays, votes.y * stays) for votes in self.tally.iter_samples())
         masks = (organ_mask(self.table, row, votes) for votes in drawn)
         samples = tuple(_curve(mask, self.case.grid, given.image) for mask in masks)
         return Sampled(outline, samples, given.notes)
+
+    def _drawn(self, name: str, predicted: Prediction) -> Iterator[Mask]:
+        """Draw a structure as experts may; the same field displaces core and whole tumor."""
+        tumor = self.tumor_predictions
+        part = next((part for part, found in tumor.items() if found is predicted), name)
+        together = tumor if part in tumor else {name: predicted}
+        for drawn in draw_predictions(together, DRAWN, np.random.default_rng(self.seed)):
+            yield drawn[part]
 
     def to_rtstruct(self, reference: str | Path, path: str | Path, *, smooth: bool = False) -> None:
         """Write contours on the slices of a segmented series (for others use `tumoar export`)."""

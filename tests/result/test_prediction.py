@@ -44,7 +44,9 @@ def result():
 def out(result, tmp_path_factory):
     folder = tmp_path_factory.mktemp("out") / "out"
     page = partial(render_report, result, True)
-    write_result(folder, result, [], {"key": "k", "reference": "T1c"}, Options(), page, ["a line"])
+    write_result(
+        folder, result, [], {"key": "k", "reference": "T1c", "seed": result.seed}, Options(), page, ["a line"]
+    )
     return folder
 
 
@@ -164,3 +166,13 @@ def test_dose_bands_of_core_and_whole_tumor_belong_together(result):
     low, high = np.quantile([s.volume for s in found.samples], [0.05, 0.95])
     assert (low, high) == pytest.approx(live.volume("GTV").interval(0.9), abs=0.02)
     assert live.dvh("Edema", dose).calibrated_on == ""
+
+
+def test_a_stored_result_draws_the_same_dose_band(result, out):
+    live = as_kind(Segmentation, result)
+    dose = Image(np.full(result.case.grid.shape, 10.0, np.float32), result.case.grid)
+    found = load_result(out).dvh("GTV", dose)
+    assert found.calibrated_on == "15 patients"
+    volumes = [[s.volume for s in curves.samples] for curves in (found, live.dvh("GTV", dose))]
+    assert volumes[0] == pytest.approx(volumes[1], abs=0.002)
+    assert load_result(out).dvh("Edema", dose).calibrated_on == ""

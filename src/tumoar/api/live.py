@@ -28,7 +28,7 @@ from tumoar.preprocess.case import resample_to_input
 from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thin_dvh
 from tumoar.radiotherapy.export import describe_roi_interval
 from tumoar.radiotherapy.margins import Margins
-from tumoar.radiotherapy.structures import require_frame
+from tumoar.radiotherapy.structures import DRAWN, require_frame
 from tumoar.radiotherapy.targets import add_margins, grow_targets
 from tumoar.report import still_pictures
 from tumoar.result import segmentation
@@ -41,9 +41,6 @@ from tumoar.result.segmentation import Mask, Volume, organ_mask, scale_volume
 from tumoar.result.stored import known_contrast, known_name
 from tumoar.vocabulary.errors import GeometryError
 from tumoar.vocabulary.notes import Note
-
-DRAWN = 50
-"""Structures that are drawn for a band of dose-volume histograms."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -14,9 +14,8 @@ from tumoar.geometry.border import find_border
 from tumoar.model.calibration import Calibration, Entry, digest_conditions
 from tumoar.model.conformal import SHARES, least_cases
 from tumoar.model.expert import Observed, learn, observe
-from tumoar.result.parts import WHOLE, gtv_is_whole
 from tumoar.result.stored import Stored
-from tumoar.result.tumor import Tumor
+from tumoar.result.stored_tumor import tumor_of_stored
 from tumoar.vocabulary.errors import UsageError
 
 Mask = npt.NDArray[np.bool_]
@@ -51,20 +50,6 @@ def conditions_of(manifest: Mapping[str, Any]) -> str:
 def contrasts_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:
     """Contrasts of a stored result."""
     return tuple(sorted({str(row["contrast"]).partition("-")[0] for row in manifest["inputs"]}))
-
-
-def tumor_of_stored(result: Stored) -> Tumor:
-    """Tumor of a stored result, on the voxels of its reference image."""
-    table, labels = result.table, np.asarray(result.labels)
-    index = {part.name: part.index for part in table.tumor}
-    core, edema = (labels == index[name] for name in WHOLE)
-    inside = [s.index for s in table.structures if s.in_brain] + list(index.values())
-    gtv = next(o.name for o in table.organs if o.kind == "GTV")
-    other = next(o.name for o in table.organs if o.tumor == ("edema",))
-    first, second = (np.asarray(result.probability(name), np.float32) for name in (gtv, other))
-    core_votes, votes = (first - second, first) if gtv_is_whole(table) else (first, first + second)
-    i, j, k = map(float, result.grid.spacing)
-    return Tumor(core, core | edema, core_votes, votes, np.isin(labels, inside), (i, j, k))
 
 
 def compare_tumor(result: Stored, core: Mask, whole: Mask, rng: np.random.Generator) -> Compared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from tumoar.io.files import read_text, replace_file
-from tumoar.io.manifest_schema import Sha256, Word
+from tumoar.io.manifest_schema import Millimeters, Numbers, Sha256, Word
 from tumoar.model.calibration import Calibration, Entry
 from tumoar.model.conformal import SHARES, least_cases
 from tumoar.model.expert import Learned
@@ -23,19 +24,15 @@ LEAST = least_cases(max(SHARES))
 MOST = 1 << 20
 """Bytes of a file."""
 
-Millimeters = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
-Scale = Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)]
-
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _Structure(_Strict):
+class _Structure(Numbers):
+    model_config = ConfigDict(extra="forbid", strict=False)
+
     displacements_mm: Annotated[list[Millimeters], Field(min_length=LEAST, max_length=10_000)]
-    roughness_mm: Scale
-    variation: Scale
-    length_mm: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)]
 
 
 def _plain(text: str) -> str:
@@ -89,7 +86,7 @@ def to_json(calibration: Calibration) -> str:
                 "contrasts": list(entry.contrasts),
                 "conditions": entry.conditions,
                 "chance": entry.chance,
-                "structures": {name: _row(numbers) for name, numbers in entry.structures.items()},
+                "structures": {name: learned_to_row(numbers) for name, numbers in entry.structures.items()},
             }
             for entry in calibration.entries
         ],
@@ -104,7 +101,8 @@ def default_calibration() -> Calibration:
         return read_calibration(path)
 
 
-def _row(numbers: Learned) -> dict[str, Any]:
+def learned_to_row(numbers: Learned) -> dict[str, Any]:
+    """Numbers of a structure as JSON values."""
     return {
         "displacements_mm": list(numbers.displacements),
         "roughness_mm": numbers.roughness,
@@ -113,11 +111,17 @@ def _row(numbers: Learned) -> dict[str, Any]:
     }
 
 
+def learned_from_row(row: Mapping[str, Any]) -> Learned:
+    """Numbers of a structure from JSON values, checked."""
+    return _learned(_Structure.model_validate(dict(row)))
+
+
+def _learned(row: _Structure) -> Learned:
+    return Learned(tuple(sorted(row.displacements_mm)), row.roughness_mm, row.variation, row.length_mm)
+
+
 def _entry(row: _Entry) -> Entry:
-    structures = {
-        name: Learned(tuple(sorted(s.displacements_mm)), s.roughness_mm, s.variation, s.length_mm)
-        for name, s in row.structures.items()
-    }
+    structures = {name: _learned(s) for name, s in row.structures.items()}
     return Entry(row.cases, tuple(row.contrasts), row.conditions, structures, row.chance)
 
 

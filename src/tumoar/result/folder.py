@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tumoar.geometry.image import Grid, Input
+from tumoar.io.calibration import learned_to_row
 from tumoar.io.manifest import (
     MANIFEST,
     REPORT,
@@ -99,6 +100,10 @@ def write_result(
             "contrasts": {c.name: asdict(c) for c in result.case.contrasts},
             "volumes": rows,
             "whole_tumor": whole_tumor,
+            "prediction": {
+                name: {**learned_to_row(p.learned), "calibrated_on": p.calibrated_on, "chance": p.chance}
+                for name, p in result.tumor_predictions.items()
+            },
         }
         (work / REPORT).write_text(report(whole), encoding="utf-8")
         write_manifest(work, whole)

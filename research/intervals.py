@@ -17,7 +17,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,10 +25,11 @@ import numpy as np
 import numpy.typing as npt
 from patients import PROJECT, patients
 
-from tumoar.api import load_result
+from tumoar.api import StoredResult, load_result
 from tumoar.app.calibrate import Compared, calibrate, compare_organs, compare_tumor, tumor_of_stored
 from tumoar.geometry.border import Border
 from tumoar.geometry.distance import depth
+from tumoar.geometry.resample import resample
 from tumoar.io.calibration import SHIPPED, read_calibration, write_calibration
 from tumoar.io.nifti import read_nifti
 from tumoar.model.conformal import SHARES, central
@@ -308,17 +309,23 @@ def heads(verb: str, to: Path, labels: Sequence[Path], first: int, count: int) -
     for folder in sorted(HEADS.glob("head-*")):
         out = folder / "result"
         if (out / "run.json").exists():
-            truth = read_nifti(folder / "simulated" / "truth_labels.nii.gz")
             result = load_result(out)
-            true = rearrange(np.asarray(truth.data), truth.grid, result.grid)
-            assert true is not None, f"{folder.name}: another grid"
-            found.append(compare_organs(result, true, np.random.default_rng(0)))
-            print(
-                folder.name, {n: round(o.displacement, 2) for n, o in found[-1].observed.items()}, flush=True
-            )
+            references = dict(true_organs(folder / "simulated" / "truth_labels.nii.gz", result))
+            found.append(compare_organs(result, references, np.random.default_rng(0)))
+            seen = {n: round(o.displacement, 2) for n, o in found[-1].observed.items()}
+            print(folder.name, seen, flush=True)
     new = calibrate(found, "simulated heads")
     kept = [e for e in read_calibration(to).entries if e.cases != "simulated heads"] if to.exists() else []
     write_calibration(to, replace(new, entries=(*kept, *new.entries)))
+
+
+def true_organs(path: Path, result: StoredResult) -> Iterator[tuple[str, Mask]]:
+    """Organs of a simulated head on the voxels of a result."""
+    truth, table = read_nifti(path), result.table
+    for organ in table.organs:
+        if not organ.tumor:
+            there = np.isin(truth.data, [table.indices[table.l(s)] for s in organ.structures])
+            yield organ.name, resample(there.astype(np.float32), truth.grid, result.grid) > 0.5
 
 
 def run_head(seed: int, labels: Path | None) -> None:

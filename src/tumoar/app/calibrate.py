@@ -76,20 +76,16 @@ def compare_tumor(result: Stored, core: Mask, whole: Mask, rng: np.random.Genera
     )
 
 
-def compare_organs(result: Stored, labels: npt.NDArray[Any], rng: np.random.Generator) -> Compared:
-    """Compare organs with a label map of ours on the same voxels, in which no tumor hides them."""
-    table, observed = result.table, {}
-    names = {row["name"] for row in result.manifest["volumes"]}
-    for organ in table.organs:
-        if organ.tumor or organ.name not in names:
-            continue
-        reference = np.isin(labels, [table.indices[table.l(s)] for s in organ.structures])
-        outline = result.mask(organ.name)
+def compare_organs(result: Stored, references: Mapping[str, Mask], rng: np.random.Generator) -> Compared:
+    """Compare organs with references on the voxels of a result, in which no tumor hides them."""
+    observed = {}
+    for name, reference in references.items():
+        outline = result.mask(name)
         if outline.any() and reference.any():
-            votes = np.asarray(result.probability(organ.name), np.float32)
+            votes = np.asarray(result.probability(name), np.float32)
             spacing = [float(s) for s in result.grid.spacing]
             border = find_border(outline, votes, np.ones_like(outline), spacing)
-            observed[organ.name] = observe(border, reference, rng)
+            observed[name] = observe(border, reference, rng)
     return Compared(conditions_of(result.manifest), contrasts_of(result.manifest), observed)
 
 

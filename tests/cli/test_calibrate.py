@@ -11,6 +11,7 @@ import small_head
 from scipy import ndimage as ndi
 from small_result import small_result
 
+from tumoar.app.calibrate import calibrate, compare_organs
 from tumoar.cli import main
 from tumoar.geometry.image import Grid
 from tumoar.io.calibration import default_calibration, read_calibration, to_json, write_calibration
@@ -18,6 +19,7 @@ from tumoar.io.manifest import MANIFEST
 from tumoar.io.manifest_schema import seal
 from tumoar.io.nifti import write_nifti
 from tumoar.result.folder import Options, read_manifest, write_result
+from tumoar.result.stored import Stored
 from tumoar.vocabulary.errors import UnreadableFileError
 
 GRID = Grid((small_head.SIZE,) * 3, np.eye(4))
@@ -181,3 +183,15 @@ def test_what_is_no_table_is_refused(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UnreadableFileError):
         read_calibration(tmp_path / "a.json")
+
+
+def test_organs_are_compared_with_references(patients):
+    stored = Stored(patients / "results" / NAMES[0], read_manifest(patients / "results" / NAMES[0]))
+    brain = stored.mask("Brain")
+    grown = ndi.binary_dilation(brain, iterations=1)
+    found = compare_organs(stored, {"Brain": grown, "Eye_L": grown}, np.random.default_rng(0))
+    assert list(found.observed) == ["Brain"]
+    assert found.observed["Brain"].displacement == pytest.approx(0.9, abs=0.3)
+    (entry,) = calibrate([found] * 9, "simulated heads").entries
+    assert entry.cases == "simulated heads"
+    assert entry.structures["Brain"].roughness < 0.4

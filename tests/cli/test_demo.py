@@ -39,3 +39,17 @@ def test_a_demo_writes_a_result_and_its_comparison_with_the_truth(tmp_path, capf
         rows = {row["name"]: row for row in csv.DictReader(file, delimiter="\t")}
     assert float(rows["GTV"]["dice"]) > 0.85
     assert err.index("OK: demo/report.html") < err.index("GTV            Dice")
+
+
+@pytest.mark.usefixtures("small")
+def test_a_demo_says_how_often_the_truth_lies_in_its_interval(tmp_path, capfd):
+    with pytest.raises(SystemExit):
+        main(["demo", "-o", str(tmp_path / "demo"), "--seed", "3"])
+    said = " ".join(capfd.readouterr().err.split())
+    with open(tmp_path / "demo" / "truth.tsv", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file, delimiter="\t") if float(row["true_cm3"]) > 0]
+    covered = sum(row["covered"] == "yes" for row in rows)
+    count = f"{covered} of {len(rows)} structures"
+    assert f"the spread of the samples contains the true volume of {count}" in said
+    gtv = next(row for row in rows if row["name"] == "GTV")
+    assert f"truth {float(gtv['true_cm3']):.2f} cm³ spread of the samples" in said

@@ -2,6 +2,7 @@
 
 import csv
 import fcntl
+import re
 
 import numpy as np
 import pytest
@@ -14,8 +15,13 @@ from tumoar.app.ablation import ablate_contrasts
 from tumoar.app.machine import limit_threads
 from tumoar.app.pipeline import Given, Progress
 from tumoar.app.publish import Job, execute, summarize
+from tumoar.app.request import Request
+from tumoar.app.segment import calibration_for
 from tumoar.cli.watch import Watch
+from tumoar.io.calibration import write_calibration
 from tumoar.io.nifti import read_nifti
+from tumoar.model.calibration import Calibration, Entry, digest_conditions
+from tumoar.model.expert import Learned
 from tumoar.numerics.threads import MOST, use_threads
 from tumoar.placement.affine import AffineResult
 from tumoar.report import read_page
@@ -151,3 +157,38 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="E9-B58"):
         run(tmp_path / "file" / "out")
+
+
+def calibrated(conditions):
+    numbers = Learned(tuple(np.linspace(-0.8, 0.6, 15)), 0.3, 0.2, 5.0)
+    entry = Entry("patients", ("FLAIR", "T1c"), conditions, {"core": numbers, "whole": numbers})
+    return Calibration("2026-01-01", (entry,))
+
+
+def test_a_calibrated_result_says_so_and_is_another_result(tmp_path):
+    watch, holds = Watch(quiet=True), "a" * 64
+    done = run(tmp_path / "out", watch, calibration=calibrated(holds), conditions=holds)
+    summarize(*done, tmp_path / "out", watch)
+    said = "\n".join(watch.lines)
+    for name in ("GTV", "whole tumor"):
+        assert re.search(
+            rf"{name} [\d.]+ cm³ \(outlined\); 90 % prediction interval \(calibrated on 15", said
+        )
+    assert re.search(r"Edema [\d.]+ cm³ \(outlined\); spread of the samples", said)
+    assert read_manifest(tmp_path / "out")["conditions"] == holds
+    with pytest.raises(IntegrityError, match="E12-B57"):
+        run(tmp_path / "out")
+
+
+def test_a_calibration_must_hold_for_the_run(tmp_path):
+    case, names = small_head.case(), [c.name for c in small_head.case().contrasts]
+    holds = digest_conditions(MODEL.sha256, CONFIG.model_dump(mode="json"), names)
+    request = Request(case=case, calibration=tmp_path / "own.json")
+    write_calibration(tmp_path / "own.json", calibrated(holds))
+    found, conditions = calibration_for(request, MODEL, CONFIG, case, is_plain=True)
+    assert found.find("core", conditions) is not None
+    for changed, is_plain in ((CONFIG.model_copy(update={"chains": 2}), True), (CONFIG, False)):
+        with pytest.raises(UsageError, match="E2-calibration the calibration was made with another model"):
+            calibration_for(request, MODEL, changed, case, is_plain=is_plain)
+    found, conditions = calibration_for(Request(case=case), MODEL, CONFIG, case, is_plain=True)
+    assert found.find("core", conditions) is None

@@ -68,7 +68,8 @@ def test_values_are_those_of_the_result(tmp_path, result):
     share = read_nifti(out / "probabilities/GTV.nii.gz").data
     assert np.allclose(share, result.probability("GTV"), atol=1e-6)
     by_name = {row["name"]: row for row in rows(out / "volumes.tsv")}
-    assert list(by_name) == ORGANS
+    assert list(by_name) == [*ORGANS, "whole tumor"]
+    assert {row["interval"] for row in by_name.values()} == {"spread of the samples"}
     gtv = by_name["GTV"]
     assert list(gtv)[:6] == ["name", "outlined_cm3", "mean_cm3", "sd_cm3", "p05_cm3", "p95_cm3"]
     assert float(gtv["mean_cm3"]) == pytest.approx(result.volume("GTV").mean, abs=1e-4)

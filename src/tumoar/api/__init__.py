@@ -113,6 +113,8 @@ def segment(
         Settings that override `config`; the same seed gives the same result.
     rtstruct, seg, ablate, save_samples, keep_face
         Further outputs. With `save_samples`, every sample is kept, in the folder or in memory.
+    calibration
+        A file of `tumoar calibrate` for prediction intervals, instead of the one in the package.
     threads, max_memory
         Limits; a case that needs more memory (GB) is refused before the computation.
     """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tumoar.api.result import Result
 from tumoar.app.publish import Job, describe, publish, render_report
@@ -24,8 +26,9 @@ from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.numerics.threads import use_threads
 from tumoar.preprocess.case import resample_to_input
 from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thin_dvh
+from tumoar.radiotherapy.export import describe_roi_interval
 from tumoar.radiotherapy.margins import Margins
-from tumoar.radiotherapy.structures import require_frame
+from tumoar.radiotherapy.structures import DRAWN, require_frame
 from tumoar.radiotherapy.targets import add_margins, grow_targets
 from tumoar.report import still_pictures
 from tumoar.result import segmentation
@@ -33,7 +36,8 @@ from tumoar.result.checks import review
 from tumoar.result.folder import Options, note_emptied, replace_text, status
 from tumoar.result.native import HALF, deliver, remove_small_parts
 from tumoar.result.parts import describe_gtv
-from tumoar.result.segmentation import Mask, Volume, organ_mask
+from tumoar.result.prediction import Prediction, draw_predictions
+from tumoar.result.segmentation import Mask, Volume, organ_mask, scale_volume
 from tumoar.result.stored import known_contrast, known_name
 from tumoar.vocabulary.errors import GeometryError
 from tumoar.vocabulary.notes import Note
@@ -124,6 +128,13 @@ class Segmentation(segmentation.Segmentation, Result):
             return Volume(float(self._targets[name].sum()) * self.case.grid.voxel_volume / 1000)
         return super().volume(name)
 
+    def predicted(self, name: str) -> npt.NDArray[np.float32]:
+        """(X, Y, Z) probability that an expert's structure contains a voxel, if it is calibrated."""
+        found = self.prediction(known_name(name, self._organs))
+        if found is None:
+            raise KeyError(f"no calibration holds for '{name}'")
+        return found.probability()
+
     def report(self, path: str | Path, *, keep_face: bool | None = None) -> None:
         """Write the report, one page that opens offline.
 
@@ -143,9 +154,11 @@ class Segmentation(segmentation.Segmentation, Result):
             add_margins(Path(folder), self.margins)
 
     def dvh(self, name: str, dose: Image | str | Path, *, fractions: int | None = None) -> Sampled:
-        """Dose-volume histogram of a structure, and of its samples if they were kept.
+        """Dose-volume histogram of a structure, and of its samples.
 
-        Both use the voxels of the case, and both omit tumor that the outline omits. If the dose file is for
+        If the structure is calibrated, samples are what an expert may draw; the samples of GTV and whole
+        tumor belong together. Else they are those of the chain, if they were kept, and omit tumor that the
+        outline omits. All use the voxels of the case. If the dose file is for
         one of several equal fractions, give their number as `fractions`.
         """
         if isinstance(dose, Image):
@@ -158,11 +171,24 @@ class Segmentation(segmentation.Segmentation, Result):
         outline = _curve(self.mask(name), self.case.grid, given.image)
         if name in self._targets:
             return Sampled(outline, (), given.notes)
+        predicted = self.prediction(name)
+        if predicted is not None:
+            drawn_masks = self._drawn(name, predicted)
+            curves = tuple(_curve(mask, self.case.grid, given.image) for mask in drawn_masks)
+            return Sampled(outline, curves, given.notes, predicted.calibrated_on)
         row, stays = self.table.organ(name), (~self.islands).astype(np.uint8)
         drawn = (Votes(votes.l, votes.z * stays, votes.y * stays) for votes in self.tally.iter_samples())
         masks = (organ_mask(self.table, row, votes) for votes in drawn)
         samples = tuple(_curve(mask, self.case.grid, given.image) for mask in masks)
         return Sampled(outline, samples, given.notes)
+
+    def _drawn(self, name: str, predicted: Prediction) -> Iterator[Mask]:
+        """Draw a structure as experts may; the same field displaces core and whole tumor."""
+        tumor = self.tumor_predictions
+        part = next((part for part, found in tumor.items() if found is predicted), name)
+        together = tumor if part in tumor else {name: predicted}
+        for drawn in draw_predictions(together, DRAWN, np.random.default_rng(self.seed)):
+            yield drawn[part]
 
     def to_rtstruct(self, reference: str | Path, path: str | Path, *, smooth: bool = False) -> None:
         """Write contours on the slices of a segmented series (for others use `tumoar export`)."""
@@ -177,7 +203,9 @@ class Segmentation(segmentation.Segmentation, Result):
         for organ in (self.table.organ(name) for name in self._organs):
             color, code = look_of(self.table, organ)
             mask, _, _ = remove_small_parts(organ_mask(self.table, organ, votes), grid, least)
-            rois.append(Roi(organ.name, organ.kind, color, mask, code, describe_gtv(organ)))
+            outlined = float(mask.sum()) * grid.voxel_volume / 1000
+            interval = describe_roi_interval(scale_volume(self.volume(organ.name), outlined))
+            rois.append(Roi(organ.name, organ.kind, color, mask, code, describe_gtv(organ), interval))
         for target, mask in self._targets.items():
             color, code = look_of(self.table, self.table.organ("GTV"))
             there = resample_to_input(mask.astype(np.float32), self.case, name) > HALF

@@ -54,6 +54,7 @@ class Options(TypedDict, total=False):
     ablate: bool
     save_samples: bool
     keep_face: bool
+    calibration: str | Path | None
     threads: int | None
     max_memory: float | None
     resume: bool

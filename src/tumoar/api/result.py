@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tumoar.geometry.image import Grid, Image
 from tumoar.radiotherapy.dvh import Sampled
 from tumoar.report import notebook_html
-from tumoar.report.notebook import spread_text
+from tumoar.report.notebook import interval_text
 from tumoar.result.segmentation import Volume
 from tumoar.vocabulary.notes import Note
 
@@ -82,7 +82,15 @@ class Result(ABC):
 
     @abstractmethod
     def volume(self, name: str) -> Volume:
-        """Volume in cm³: outlined, mean, sd and spread of the samples."""
+        """Volume in cm³: outlined, mean, sd and spread of the samples, interval if it is calibrated."""
+
+    @abstractmethod
+    def whole_tumor(self) -> Volume:
+        """Volume of core and edema together; a KeyError if tumor was not segmented."""
+
+    @abstractmethod
+    def predicted(self, name: str) -> npt.NDArray[Any]:
+        """(X, Y, Z) probability that an expert's structure contains a voxel; only if it is calibrated."""
 
     @abstractmethod
     def dvh(self, name: str, dose: Image | str | Path, *, fractions: int | None = None) -> Sampled:
@@ -115,8 +123,9 @@ class Result(ABC):
         ]
         for name in self.structures:
             volume = self.volume(name)
-            spread = spread_text(volume)
-            lines.append(f"{name:16} {volume.outlined:8.2f} cm³{f'  (samples {spread})' if spread else ''}")
+            interval, what = interval_text(volume)
+            shown = f"  ({what} {interval})" if interval else ""
+            lines.append(f"{name:16} {volume.outlined:8.2f} cm³{shown}")
         lines += [f"note: {note}" for note in self.notes[:MOST_NOTES]]
         if len(self.notes) > MOST_NOTES:
             lines.append(f"and {len(self.notes) - MOST_NOTES} more notes")

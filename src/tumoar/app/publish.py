@@ -9,7 +9,7 @@ import platform
 import resource
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +19,7 @@ from tumoar.app.machine import limit_threads, warm_blas
 from tumoar.app.pipeline import Given, Keeper, segment
 from tumoar.app.watch import Watch, stage
 from tumoar.geometry.image import Case, frame_digest
+from tumoar.io.calibration import to_json
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.files import absolute, require_own
 from tumoar.io.identity import Person, seal_identity
@@ -26,11 +27,14 @@ from tumoar.io.lock import lock_output
 from tumoar.io.manifest import remove_leftovers
 from tumoar.io.manifest_schema import RESULT
 from tumoar.io.outputs import require_empty, require_place
+from tumoar.model.calibration import NOTHING, Calibration
 from tumoar.model.generative import Model
 from tumoar.report import render, report_data
 from tumoar.result.checks import review
-from tumoar.result.folder import MANIFEST, Options, read_manifest, status, write_result
-from tumoar.result.segmentation import Segmentation
+from tumoar.result.folder import MANIFEST, WHOLE_ROW, Options, read_manifest, status, write_result
+from tumoar.result.prediction import describe_interval
+from tumoar.result.segmentation import STORED, Segmentation, Volume
+from tumoar.result.stored import volume_of
 from tumoar.version import __version__
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import IntegrityError, OutputError, UsageError
@@ -56,6 +60,8 @@ class Job:
     stamps: tuple[str, ...] = ()  # "fast", "demo": shown with the result
     trust_contrasts: bool = False
     keep_face: bool = False  # in the images of the report
+    calibration: Calibration = NOTHING
+    conditions: str = ""  # of the result, for a calibration
 
 
 def execute(
@@ -101,7 +107,7 @@ def compute(
 ) -> Segmentation:
     """Segment; only checkpoints are written."""
     warm_blas()
-    return segment(
+    result = segment(
         case,
         model,
         job.config,
@@ -112,6 +118,7 @@ def compute(
         keeps_samples=job.options.samples,
         trust_contrasts=job.trust_contrasts,
     )
+    return replace(result, calibration=job.calibration, conditions=job.conditions)
 
 
 def publish(
@@ -160,6 +167,7 @@ def run_key(case: Case, model: Model, job: Job, given: Given | None) -> str:
         "least": job.options.least_cm3,
         "samples": job.options.samples,
         "face": job.keep_face,
+        "calibration": to_json(job.calibration),
         "version": __version__,
     }
     digest.update(json.dumps(about, sort_keys=True).encode())
@@ -193,6 +201,7 @@ def describe(
         "skull_stripped": case.skull_stripped,
         "model": dict(model_sha256),
         "config": result.config.model_dump(mode="json"),
+        "conditions": job.conditions,
         "seed": result.seed,
         "placement": {k: round(float(v), 4) for k, v in result.placement.quality.items()},
         "seconds": {k: round(v, 1) for k, v in result.seconds.items()},
@@ -205,16 +214,24 @@ def describe(
 
 def summarize(result: Segmentation, notes: Sequence[Note], out: Path, watch: Watch) -> None:
     """Report tumor volumes, notes and status at the end of a run."""
-    rows = {row["name"]: row for row in read_manifest(out)["volumes"]}
-    for name in ("GTV", "Edema") if result.config.tumor else ():
+    manifest = read_manifest(out)
+    rows = {row["name"]: row for row in manifest["volumes"]}
+    if manifest.get("whole_tumor"):
+        rows[WHOLE_ROW] = manifest["whole_tumor"]
+    for name in ("GTV", "Edema", WHOLE_ROW) if result.config.tumor else ():
         if name in rows:
-            low, high = result.volume(name).spread(0.90)
-            shown = f"{name} {rows[name]['outlined_cm3']:.1f} cm³ (outlined)"
-            watch.say(f"{shown}; spread of the samples {low:.1f}–{high:.1f} cm³")
+            watch.say(f"{name} {describe_volume(volume_of(rows[name]))}")
     for note in notes:
         watch.say(f"{note.level}: {note}")
     state = status(notes)
     watch.say(f"{state}: {out.name}/report.html", status=state)
+
+
+def describe_volume(volume: Volume) -> str:
+    """Outlined volume and its interval, with what the interval is."""
+    low, high = volume.predicted.get(STORED, volume.central)
+    what = describe_interval(volume.calibrated_on)
+    return f"{volume.outlined:.1f} cm³ (outlined); {what} {low:.1f}–{high:.1f} cm³"
 
 
 def _is_done(out: Path, key: str) -> bool:

@@ -72,6 +72,7 @@ class Request:
     ablate: bool = False
     save_samples: bool = False
     keep_face: bool = False
+    calibration: str | Path | None = None  # default: the one in the package
     stamps: tuple[str, ...] = ()
     # run
     threads: int | None = None
@@ -116,6 +117,7 @@ class Request:
         _require_type("model", self.model, Model, *optional)
         _require_type("config", self.config, Config, *optional)
         _require_type("contrasts", self.contrasts, *optional)
+        _require_type("calibration", self.calibration, *optional)
         _require_type("exclude", self.exclude, Image, *optional)
         _require_type("fix_tumor", self.fix_tumor, Image, Given, *optional)
         _require_type("margins", self.margins, Margins, str, type(None))
@@ -134,6 +136,7 @@ class Request:
     def files(self) -> tuple[Path, ...]:
         """All files and folders that are read."""
         given = (*self.images.values(), self.exclude, self.fix_tumor, self.model, self.config, self.contrasts)
+        given = (*given, self.calibration)
         return tuple(Path(value) for value in given if isinstance(value, str | Path))
 
 

@@ -20,12 +20,14 @@ from tumoar.app.request import Request, Source, require_structures
 from tumoar.app.settings import resolve, stamp_method
 from tumoar.app.watch import Listener, Watch, stage
 from tumoar.geometry.image import Case, Image
+from tumoar.io.calibration import default_calibration, read_calibration
 from tumoar.io.files import absolute
 from tumoar.io.identity import Person, merge_people
 from tumoar.io.images import is_series, read_image, read_scans, series_at
 from tumoar.io.models import default_model, load_model
 from tumoar.io.nifti_header import Form
 from tumoar.io.outputs import require_place
+from tumoar.model.calibration import Calibration, digest_conditions
 from tumoar.model.generative import Model
 from tumoar.numerics.threads import use_threads
 from tumoar.preprocess.case import build_case
@@ -35,6 +37,7 @@ from tumoar.radiotherapy.targets import add_margins
 from tumoar.result.checks import review
 from tumoar.result.folder import Options, read_manifest
 from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import UsageError
 from tumoar.vocabulary.notes import Note, needs_review
 
@@ -141,6 +144,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
     require_memory(case, model, request.max_memory)
     if request.case is None:
         describe_case(case, model, watch)
+    calibration, conditions = calibration_for(request, model, config, case, is_plain=given is None)
     job = Job(
         out,
         config,
@@ -155,8 +159,36 @@ def prepare(request: Request, watch: Watch) -> Prepared:
         stamps=(*request.stamps, *((FAST_STAMP,) if request.fast else stamp_method(request.method, config))),
         trust_contrasts=request.trust_contrasts,
         keep_face=request.keep_face,
+        calibration=calibration,
+        conditions=conditions,
     )
     return Prepared(case, model, job, given, series)
+
+
+def calibration_for(
+    request: Request, model: Model, config: Config, case: Case, *, is_plain: bool
+) -> tuple[Calibration, str]:
+    """The calibration of a run, and the conditions under which it must hold.
+
+    None holds if the tumor is given, or voxels are excluded. A requested calibration must hold.
+    """
+    names = [contrast.name for contrast in case.contrasts]
+    is_plain &= case.excluded is None
+    settings = config.model_dump(mode="json")
+    conditions = digest_conditions(model.sha256, settings, names) if is_plain else ""
+    if request.calibration is None:
+        return default_calibration(), conditions
+    found = read_calibration(request.calibration)
+    if not any(entry.conditions == conditions for entry in found.entries):
+        theirs = sorted({"+".join(entry.contrasts) for entry in found.entries})
+        raise UsageError(
+            "calibration",
+            "the calibration was made with another model, other settings or contrasts",
+            file=request.calibration,
+            found=f"{'; '.join(theirs) or 'nothing'} there, {'+'.join(sorted(names))} here",
+            do="use what it was made with, or omit --calibration",
+        )
+    return found, conditions
 
 
 def _in_memory(ready: Prepared, watch: Watch) -> Outcome:

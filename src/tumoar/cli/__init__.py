@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from tumoar.cli.calibrate import calibrate
 from tumoar.cli.cohort import cohort
 from tumoar.cli.demo import demo
 from tumoar.cli.doctor import doctor
@@ -41,7 +42,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # panels and colors would double the time of `--help`
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, segment, inspect, export, dose, report, evaluate, cohort, simulate, doctor):
+for command in (demo, segment, inspect, export, dose, report, evaluate, calibrate, cohort, simulate, doctor):
     app.command(cls=StrictCommand)(command)
 app.add_typer(model)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,9 +63,8 @@ def demo(
             rows = compare(outcome.result, truth)
             add_table(output, "truth.tsv", rows)
             for row in rows:
-                watch.say(
-                    f"{row['name']:14} Dice {row['dice']:.2f}  {row['cm3']:.2f} of {row['true_cm3']:.2f} cm³"
-                )
+                watch.say(describe_row(row))
+            watch.say(describe_coverage(rows))
     if show:
         webbrowser.open((output / "report.html").resolve().as_uri())
 
@@ -75,8 +75,9 @@ def compare(result: Segmentation, truth: Truth) -> list[dict[str, Any]]:
 
     from tumoar.geometry.resample import resample
     from tumoar.inference.tally import Votes
+    from tumoar.result.prediction import describe_interval
     from tumoar.result.scores import dice
-    from tumoar.result.segmentation import organ_mask
+    from tumoar.result.segmentation import STORED, organ_mask
 
     table, grid = result.table, result.case.grid
     position = np.zeros(256, np.uint8)
@@ -85,14 +86,38 @@ def compare(result: Segmentation, truth: Truth) -> list[dict[str, Any]]:
     rows = []
     for organ in table.organs:
         true = resample(organ_mask(table, organ, votes), truth.grid, grid) > 0.5
-        found = result.mask(organ.name)
+        found, volume = result.mask(organ.name), result.volume(organ.name)
         cubic = grid.voxel_volume / 1000
+        low, high = volume.predicted.get(STORED, volume.central)
+        true_cm3 = float(true.sum()) * cubic
         rows.append(
             {
                 "name": organ.name,
                 "dice": round(dice(found, true), 4),
                 "cm3": round(float(found.sum()) * cubic, 3),
-                "true_cm3": round(float(true.sum()) * cubic, 3),
+                "true_cm3": round(true_cm3, 3),
+                "low_cm3": round(low, 3),
+                "high_cm3": round(high, 3),
+                "interval": describe_interval(volume.calibrated_on),
+                "covered": "yes" if round(low, 3) <= round(true_cm3, 3) <= round(high, 3) else "no",
             }
         )
     return rows
+
+
+def describe_row(row: Mapping[str, Any]) -> str:
+    """Dice, outlined volume, truth and interval of a structure."""
+    volumes = f"{row['cm3']:.2f} cm³, truth {row['true_cm3']:.2f} cm³"
+    interval = f"{row['interval']} {row['low_cm3']:.2f}–{row['high_cm3']:.2f} cm³"
+    return f"{row['name']:14} Dice {row['dice']:.2f}  {volumes}  {interval}"
+
+
+def describe_coverage(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many of the structures that exist have their true volume in their interval."""
+    there = [row for row in rows if row["true_cm3"] > 0]
+    texts = []
+    for what in dict.fromkeys(row["interval"] for row in there):
+        alike = [row for row in there if row["interval"] == what]
+        covered = sum(row["covered"] == "yes" for row in alike)
+        texts.append(f"the {what} contains the true volume of {covered} of {len(alike)} structures")
+    return "; ".join(texts)

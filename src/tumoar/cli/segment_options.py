@@ -120,6 +120,9 @@ class Options:
     seg: Annotated[bool, typer.Option("--seg", help="Also write DICOM-SEG on a DICOM input.")] = False
     model: Annotated[Path | None, typer.Option(help="Model file (see `tumoar train combine`).")] = None
     config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None
+    calibration: Annotated[
+        Path | None, typer.Option(help="Calibration of intervals (see `tumoar calibrate`).")
+    ] = None
     threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all).")] = None
     max_memory: Annotated[
         float | None, typer.Option(min=0.1, help="Memory limit, GB; larger cases are refused.")

@@ -77,13 +77,43 @@ class Structure(_Open):
     outlined_cm3: Figure
 
 
-class Measured(Structure):
-    """A structure that was segmented."""
+class Figures(_Open):
+    """Volumes of the samples, and prediction intervals."""
 
+    outlined_cm3: Figure
     mean_cm3: Figure
     sd_cm3: Figure
     p05_cm3: Figure
     p95_cm3: Figure
+    low50_cm3: Figure | None = None  # prediction intervals, if the structure is calibrated
+    high50_cm3: Figure | None = None
+    low90_cm3: Figure | None = None
+    high90_cm3: Figure | None = None
+    calibrated_on: Text = ""
+
+
+class Measured(Figures, Structure):
+    """A structure that was segmented."""
+
+
+Millimeters = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+Scale = Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)]
+
+
+class Numbers(_Open):
+    """Numbers by which a structure is predicted (`model.expert.Learned`)."""
+
+    displacements_mm: Annotated[list[Millimeters], Field(min_length=9, max_length=10_000)]
+    roughness_mm: Scale
+    variation: Scale
+    length_mm: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)]
+
+
+class Predicted(Numbers):
+    """Numbers with which a result was made."""
+
+    calibrated_on: Text
+    chance: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Flag(_Open):
@@ -120,6 +150,8 @@ class Manifest(_Open):
     patient: dict[str, Text] = Field(default_factory=dict)
     labels: Labels | None = None
     volumes: list[Measured] = Field(default_factory=list)
+    whole_tumor: Figures | None = None
+    prediction: dict[Word, Predicted] = Field(default_factory=dict)
     margins: list[Structure] = Field(default_factory=list)
     seconds: dict[str, Figure] = Field(default_factory=dict)
     peak_gb: Figure | None = None

@@ -42,6 +42,7 @@ class Roi:
     mask: npt.NDArray[np.bool_]
     code: Code | None = None
     made_of: str = ""
+    interval: str = ""  # of its volume, and what it is
 
     @property
     def rgb(self) -> list[int]:

@@ -140,7 +140,7 @@ def _structure_set(
             ReferencedFrameOfReferenceUID=frame,
             ROIName=roi.name,
             ROIDescription="; ".join(
-                filter(None, (roi.made_of, "automatic, unreviewed", f"contours along {kind}"))
+                filter(None, (roi.made_of, roi.interval, "automatic, unreviewed", f"contours along {kind}"))
             ),
             ROIGenerationAlgorithm="AUTOMATIC",
         )

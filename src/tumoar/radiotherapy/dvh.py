@@ -83,7 +83,7 @@ class Dvh:
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Curves over posterior samples: percentage of the volume at each of `doses` (Gy)."""
+    """Curves over samples: percentage of the volume at each of `doses` (Gy)."""
 
     doses: Array
     median: Array
@@ -93,14 +93,16 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """Histogram of a structure as outlined, and of its posterior samples if they were kept.
+    """Histogram of a structure as outlined, and of its samples.
 
-    `notes` describe the dose.
+    Samples are structures that an expert may draw if the structure is calibrated, on what `calibrated_on`
+    says; else posterior samples, if they were kept. `notes` describe the dose.
     """
 
     dvh: Dvh
     samples: tuple[Dvh, ...] = ()
     notes: tuple[str, ...] = ()
+    calibrated_on: str = ""
 
     def band(self, share: float = 0.90, doses: npt.ArrayLike | None = None) -> Band:
         """Median and central band over the samples."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ from tumoar.result.masks import (
     transform_to_reference,
 )
 from tumoar.result.parts import describe_gtv
+from tumoar.result.prediction import describe_interval
+from tumoar.result.segmentation import Volume
+from tumoar.result.stored import volume_of
 from tumoar.vocabulary.errors import GeometryError
 from tumoar.vocabulary.labels import LabelTable
 from tumoar.vocabulary.notes import Note
@@ -89,8 +93,18 @@ def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bo
     matrix = to_reference(out, manifest, series, reference, trust=trust)
     rois = []
     for name in sorted(structure_names(manifest), key=lambda name: _place(table, name)):
-        rois.append(_roi(table, name, resample_mask(read_mask(out, manifest, name), grid, matrix)))
+        roi = _roi(table, name, resample_mask(read_mask(out, manifest, name), grid, matrix))
+        row = next((row for row in manifest["volumes"] if row["name"] == name), None)
+        rois.append(replace(roi, interval=describe_roi_interval(volume_of(row))) if row else roi)
     return rois
+
+
+def describe_roi_interval(volume: Volume) -> str:
+    """Prediction interval of a volume, for a description in DICOM; empty if it is not calibrated."""
+    if not volume.predicted:
+        return ""
+    low, high = volume.interval()
+    return f"{describe_interval(volume.calibrated_on)} {low:.1f} to {high:.1f} cm3"
 
 
 def _outside(

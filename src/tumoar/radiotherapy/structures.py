@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import ndimage as ndi
 
 from tumoar.geometry.contours import Outline, cut_outline, find_gap
 from tumoar.geometry.image import Grid, Image, frame_digest
@@ -28,6 +29,8 @@ from tumoar.result.folder import ANATOMY, read_manifest
 from tumoar.result.masks import label_table
 from tumoar.result.native import HALF, deliver_sample
 from tumoar.result.segmentation import organ_mask
+from tumoar.result.stored import Stored
+from tumoar.result.stored_tumor import draw_gtv
 from tumoar.vocabulary.aliases import canonical_name, rename
 from tumoar.vocabulary.config import VoteRule
 from tumoar.vocabulary.errors import GeometryError, UnreadableFileError
@@ -39,6 +42,8 @@ NOT_COMPARED = (
     "the patient of the dose could not be compared with that of the structures: check that they are the same"
 )
 PALETTE = ("#3c5fa8", "#e8893f", "#2ca02c", "#c81e1e", "#8e5bd0", "#7a5c3e", "#d252a8", "#5a5a5a", "#9aa51c")
+DRAWN = 50
+"""Structures that are drawn for the band of a calibrated one."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -154,12 +159,35 @@ def _of_result(
     known = {organ.name: organ for organ in table.organs}
     names = [row["name"] for row in (*manifest["volumes"], *manifest.get("margins", ()))]
     names = [name for name in names if only in (None, name)]
-    samples = _measure_samples(out, manifest, [name for name in names if name in known], dose)
+    drawn = _measure_drawn(out, manifest, names, dose)
+    others = [name for name in names if name in known and name not in drawn]
+    samples = _measure_samples(out, manifest, others, dose)
     for name in names:
         image = read_nifti(out / "structures" / f"{name}.nii.gz")
         color = (look_of(table, known[name]) if name in known else look_of_target(table))[0]
         mask = Image(np.asarray(np.asarray(image.data, np.uint8) > 0, np.uint8), image.grid)
-        yield Dosed(name, color, Sampled(dvh(cut_mask(mask), dose), samples.get(name, ())))
+        curves, calibrated_on = drawn.get(name, (samples.get(name, ()), ""))
+        found = Sampled(dvh(cut_mask(mask), dose), curves, calibrated_on=calibrated_on)
+        yield Dosed(name, color, found)
+
+
+def _measure_drawn(
+    out: Path, manifest: Mapping[str, Any], names: Sequence[str], dose: Image
+) -> dict[str, tuple[tuple[Dvh, ...], str]]:
+    """Histograms of the GTV as experts may draw it, and on what it was calibrated, if it was."""
+    result = Stored(out, dict(manifest))
+    gtv = next((organ.name for organ in result.table.organs if organ.kind == "GTV"), None)
+    found = draw_gtv(result, DRAWN) if gtv in names else None
+    if gtv is None or found is None:
+        return {}
+    calibrated_on, masks = found
+
+    def curve(mask: Mask) -> Dvh:
+        box = ndi.find_objects(mask.astype(np.uint8))[0] if mask.any() else (slice(0, 1),) * 3
+        grid = _part(result.grid, box)
+        return thin_dvh(dvh(cut_mask(Image(mask[box].astype(np.uint8), grid)), dose))
+
+    return {gtv: (tuple(curve(mask) for mask in masks), calibrated_on)}
 
 
 def _measure_samples(

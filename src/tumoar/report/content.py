@@ -12,12 +12,13 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from tumoar.geometry.image import Case, Input
+from tumoar.report.bands import band_pictures
 from tumoar.report.face import without_face
 from tumoar.report.intensity import bias_fields, intensity_models
 from tumoar.report.pictures import pictures
 from tumoar.report.volumes import apply_windows, center, contrast_volumes, label_volume, map_volumes
-from tumoar.result.folder import status
-from tumoar.result.segmentation import Segmentation
+from tumoar.result.folder import WHOLE_ROW, status
+from tumoar.result.segmentation import Segmentation, Volume, scale_volume
 from tumoar.vocabulary.contrasts import rank
 from tumoar.vocabulary.labels import LabelTable, Organ
 from tumoar.vocabulary.notes import Note
@@ -59,6 +60,7 @@ def report_data(
         "placement": _finite(result.placement.quality),
         "convergence": _convergence(result),
         "pictures": pictures(result, images, legend),
+        "bands": band_pictures(result, images, _shown_first(result.case)),
         "shown_first": _shown_first(result.case),
         "dose": [dict(curve) for curve in manifest.get("dose", ())],
         "limits": [dict(row) for row in manifest.get("limits", ())],
@@ -102,19 +104,29 @@ def _volumes(result: Segmentation, manifest: Mapping[str, Any]) -> list[dict[str
     rows = []
     for organ in result.table.organs:
         volume = result.volume(organ.name)
-        low, high = volume.spread(0.90)
-        rows.append(
-            {
-                "name": organ.name,
-                "color": organ_color(result.table, organ),
-                "outlined": written.get(organ.name, volume.outlined),
-                "mean": volume.mean,
-                "sd": volume.sd,
-                "low": low,
-                "high": high,
-            }
-        )
+        outlined = written.get(organ.name, volume.outlined)
+        color = organ_color(result.table, organ)
+        rows.append(_volume(organ.name, color, scale_volume(volume, outlined)))
+    if result.config.tumor:
+        edema = next(t.color for t in result.table.tumor if t.name == "edema")
+        rows.append(_volume(WHOLE_ROW, edema, result.whole_tumor()))
     return rows
+
+
+def _volume(name: str, color: str, volume: Volume) -> dict[str, Any]:
+    """A row of the table; `predicted` are the bounds of the 50 % and the 90 % interval."""
+    low, high = volume.spread(0.90)
+    return {
+        "name": name,
+        "color": color,
+        "outlined": volume.outlined,
+        "mean": volume.mean,
+        "sd": volume.sd,
+        "low": low,
+        "high": high,
+        "predicted": [bound for pair in volume.predicted.values() for bound in pair] or None,
+        "calibrated_on": volume.calibrated_on,
+    }
 
 
 def _shown_first(case: Case) -> str:

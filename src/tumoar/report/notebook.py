@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tumoar.report.page import environment
-from tumoar.result.segmentation import Volume
+from tumoar.result.prediction import describe_interval
+from tumoar.result.segmentation import STORED, Volume
 from tumoar.vocabulary.notes import Note
 
 SHOWN_FIRST = ("T1c", "FLAIR", "T2", "T1", "CT")
@@ -24,9 +25,9 @@ TEMPLATE = """\
 </p>
 {% endif %}
 <table>
-<tr><th>structure</th><th>outlined, cm³</th><th>spread of the samples, cm³</th></tr>
-{% for name, outlined, spread in rows %}
-<tr><td>{{ name }}</td><td>{{ outlined }}</td><td>{{ spread }}</td></tr>
+<tr><th>structure</th><th>outlined, cm³</th><th>interval, cm³</th><th></th></tr>
+{% for name, outlined, interval, what in rows %}
+<tr><td>{{ name }}</td><td>{{ outlined }}</td><td>{{ interval }}</td><td>{{ what }}</td></tr>
 {% endfor %}
 </table>
 {% for text in notes %}
@@ -47,7 +48,7 @@ def notebook_html(
     """HTML of a result with all text escaped; only the pictures of one contrast are shown."""
     names = list(dict.fromkeys(row["contrast"] for row in pictures))
     first = next((name for name in SHOWN_FIRST if name in names), names[0] if names else None)
-    rows = [(name, f"{volume.outlined:.2f}", spread_text(volume)) for name, volume in volumes.items()]
+    rows = [(name, f"{volume.outlined:.2f}", *interval_text(volume)) for name, volume in volumes.items()]
     texts = [str(note) for note in notes[:MOST_NOTES]]
     if len(notes) > MOST_NOTES:
         texts.append(f"and {len(notes) - MOST_NOTES} more notes")
@@ -65,7 +66,7 @@ def notebook_html(
     )
 
 
-def spread_text(volume: Volume) -> str:
-    """Spread of the samples; empty for a margin."""
-    low, high = volume.central
-    return "" if low != low else f"{low:.2f}–{high:.2f}"
+def interval_text(volume: Volume) -> tuple[str, str]:
+    """Interval of a volume, and what it is; empty for a margin."""
+    low, high = volume.predicted.get(STORED, volume.central)
+    return ("", "") if low != low else (f"{low:.2f}–{high:.2f}", describe_interval(volume.calibrated_on))

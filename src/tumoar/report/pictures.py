@@ -40,8 +40,8 @@ def pictures(
     out = []
     for contrast, (image, _) in zip(result.case.contrasts, images):
         for name, axis in PLANES:
-            gray = _zoomed(plane(image, axis, int(at[axis])))
-            parts = _zoomed(plane(labels, axis, int(at[axis])))
+            gray = zoomed(plane(image, axis, int(at[axis])))
+            parts = zoomed(plane(labels, axis, int(at[axis])))
             edge = outlines(parts)
             gray = np.where(ndi.binary_dilation(edge), gray * SHADE, gray).astype(np.uint8)
             rgb = np.repeat(gray[..., None], 3, 2)
@@ -74,7 +74,8 @@ def png(pixels: Array) -> str:
     return b64encode(out.getvalue()).decode("ascii")
 
 
-def _zoomed(image: Array) -> Array:
+def zoomed(image: Array) -> Array:
+    """Several pixels per voxel."""
     return image.repeat(ZOOM, 0).repeat(ZOOM, 1)
 
 

@@ -121,6 +121,15 @@ class _Volume(_Part):
     sd: Number
     low: Number
     high: Number
+    predicted: Annotated[list[Number], Field(min_length=4, max_length=4)] | None = None
+    calibrated_on: Text = ""
+
+
+class _Band(_Part):
+    name: Text
+    contrast: Text
+    plane: Text
+    png: Picture
 
 
 class _Component(_Part):
@@ -241,6 +250,7 @@ class _Data(_Part):
     placement: Named
     convergence: _Convergence
     pictures: Annotated[list[_Picture], Field(max_length=1000)]
+    bands: Annotated[list[_Band], Field(max_length=100)] = Field(default_factory=list)
     dose: Annotated[list[_Dose], Field(max_length=1000)]
     limits: Annotated[list[_Limit], Field(max_length=10_000)]
     settings: dict[Text, Scalar]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tumoar.geometry.image import Grid, Input
+from tumoar.io.calibration import learned_to_row
 from tumoar.io.manifest import (
     MANIFEST,
     REPORT,
@@ -29,7 +30,8 @@ from tumoar.numerics.threads import map_threads
 from tumoar.preprocess.case import resample_to_input
 from tumoar.result.native import Delivered, deliver, remove_small_parts, same_space
 from tumoar.result.parts import describe_gtv
-from tumoar.result.segmentation import Segmentation, exclusive, organ_mask
+from tumoar.result.prediction import describe_interval
+from tumoar.result.segmentation import Segmentation, Volume, exclusive, organ_mask, scale_volume
 from tumoar.vocabulary.errors import IntegrityError
 from tumoar.vocabulary.labels import LabelTable, Organ, Structure, TumorClass
 from tumoar.vocabulary.notes import Note, needs_review
@@ -51,6 +53,9 @@ __all__ = [
 ]
 
 ANATOMY = "_anatomy.nii.gz"  # of a sample
+PREDICTED = "predicted"
+"""Folder of predicted probabilities; `probabilities` has vote fractions."""
+WHOLE_ROW = "whole tumor"
 
 
 @dataclass(frozen=True)
@@ -81,9 +86,9 @@ def write_result(
     `report` renders the page from the manifest. Returns all notes, including those on the written files.
     """
     with publish_folder(out, "the result") as work:
-        rows = _write_images(work, result, options)
+        rows, whole_tumor = _write_images(work, result, options)
         notes = (*notes, *_note_emptied(rows, options.least_cm3))
-        write_table(work / "volumes.tsv", rows)
+        write_table(work / "volumes.tsv", [*rows, *([whole_tumor] if whole_tumor else [])])
         write_table(work / "segmentation.tsv", label_rows(result.table))
         _write_transforms(work, result)
         (work / "log.txt").write_text("\n".join(log) + "\n", encoding="utf-8")
@@ -94,6 +99,11 @@ def write_result(
             "labels": labels_to_dict(result.table),
             "contrasts": {c.name: asdict(c) for c in result.case.contrasts},
             "volumes": rows,
+            "whole_tumor": whole_tumor,
+            "prediction": {
+                name: {**learned_to_row(p.learned), "calibrated_on": p.calibrated_on, "chance": p.chance}
+                for name, p in result.tumor_predictions.items()
+            },
         }
         (work / REPORT).write_text(report(whole), encoding="utf-8")
         write_manifest(work, whole)
@@ -138,11 +148,15 @@ def label_rows(table: LabelTable) -> list[dict[str, Any]]:
 # ---- images ------------------------------------------------------------------------------------------------
 
 
-def _write_images(work: Path, result: Segmentation, options: Options) -> list[dict[str, Any]]:
-    """Write all images; return the rows of volumes.tsv."""
+def _write_images(
+    work: Path, result: Segmentation, options: Options
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Write all images; return the rows of volumes.tsv, and that of the whole tumor."""
     case = result.case
     for folder in ("structures", "probabilities", "native"):
         (work / folder).mkdir()
+    if result.tumor_predictions or any(result.prediction(o.name) for o in result.table.organs):
+        (work / PREDICTED).mkdir()
     main = deliver(result, case.reference)
     wanted = [o for o in result.table.organs if not options.organs or o.name in options.organs]
     tasks: list[Callable[[], Any]] = [partial(_write_maps, work, result, main)]
@@ -156,7 +170,7 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
     map_threads(lambda given: _write_native(work, done[given.name], given), case.inputs)
     if options.samples:
         _write_samples(work / "samples", result)
-    return rows
+    return rows, _whole_tumor_row(result, main)
 
 
 def _write_maps(work: Path, result: Segmentation, main: Delivered) -> None:
@@ -176,22 +190,52 @@ def _write_organ(
     write_nifti(work / "structures" / f"{organ.name}.nii.gz", mask.astype(np.uint8), main.grid)
     share = resample_to_input(result.probability(organ.name), result.case, result.case.reference)
     write_nifti(work / "probabilities" / f"{organ.name}.nii.gz", share, main.grid)
-    volume = result.volume(organ.name)
-    low, high = volume.spread(0.90)
+    predicted = result.prediction(organ.name)
+    if predicted is not None:
+        chance = resample_to_input(predicted.probability(), result.case, result.case.reference)
+        write_nifti(work / PREDICTED / f"{organ.name}.nii.gz", chance, main.grid)
     cubic = main.grid.voxel_volume / 1000
     under = float((mask & (main.votes.z == 1)).sum()) if organ.structures else 0.0
+    volume = scale_volume(result.volume(organ.name), float(mask.sum()) * cubic)
     return {
         "name": organ.name,
-        "outlined_cm3": round(float(mask.sum()) * cubic, 4),
-        "mean_cm3": round(volume.mean, 4),
-        "sd_cm3": round(volume.sd, 4),
-        "p05_cm3": round(low, 4),
-        "p95_cm3": round(high, 4),
+        **volume_columns(volume),
         "components": parts,
         "removed_voxels": removed + result.left_out(organ.name),
         "under_tumor_cm3": round(under * cubic, 4),
         "made_of": describe_gtv(organ),
+        **interval_columns(volume),
     }
+
+
+def volume_columns(volume: Volume) -> dict[str, Any]:
+    """Outlined volume and spread of the samples, for a row of volumes.tsv."""
+    low, high = volume.spread(0.90)
+    return {
+        "outlined_cm3": round(volume.outlined, 4),
+        "mean_cm3": round(volume.mean, 4),
+        "sd_cm3": round(volume.sd, 4),
+        "p05_cm3": round(low, 4),
+        "p95_cm3": round(high, 4),
+    }
+
+
+def interval_columns(volume: Volume) -> dict[str, Any]:
+    """Prediction intervals for a row of volumes.tsv, and what the row's interval is."""
+    row: dict[str, Any] = {}
+    for share, (low, high) in volume.predicted.items():
+        percent = round(100 * share)
+        row |= {f"low{percent}_cm3": round(low, 4), f"high{percent}_cm3": round(high, 4)}
+    return {**row, "calibrated_on": volume.calibrated_on, "interval": describe_interval(volume.calibrated_on)}
+
+
+def _whole_tumor_row(result: Segmentation, main: Delivered) -> dict[str, Any] | None:
+    """Row of the whole tumor, if tumor was segmented; it is no structure of its own."""
+    if not result.config.tumor:
+        return None
+    outlined = float((main.votes.z == 1).sum()) * main.grid.voxel_volume / 1000
+    volume = scale_volume(result.whole_tumor(), outlined)
+    return {"name": WHOLE_ROW, **volume_columns(volume), **interval_columns(volume)}
 
 
 def _write_native(work: Path, found: Delivered, given: Input) -> None:

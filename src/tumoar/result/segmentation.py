@@ -8,7 +8,7 @@ tumor; outlines omit specks of tumor and small separate parts without core.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,10 +18,21 @@ from tumoar.geometry.image import Case
 from tumoar.inference.gem import Fit
 from tumoar.inference.gibbs import SweepInfo
 from tumoar.inference.tally import Tally, Votes, pool_tallies
-from tumoar.model.bias import field
+from tumoar.model.bias import field as bias_field
+from tumoar.model.calibration import NOTHING, Calibration
+from tumoar.model.conformal import SHARES
 from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult
-from tumoar.result.parts import find_islands
+from tumoar.result.parts import WHOLE, find_islands
+from tumoar.result.prediction import (
+    CORE,
+    WHOLE_TUMOR,
+    Prediction,
+    describe_interval,
+    predict_organ,
+    predict_tumor,
+)
+from tumoar.result.tumor import Tumor
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.contrasts import edema_is_visible, select_constraints
 from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, Organ
@@ -39,7 +50,8 @@ class Volume:
 
     The outline is a vote, so its volume may lie outside the spread of the samples. On real images that spread
     is too narrow to serve as an uncertainty (docs/report.md). `samples` are the volumes of the samples; None
-    in a stored result, which keeps only their mean, standard deviation and central 90 %.
+    in a stored result, which keeps only their mean, standard deviation and central 90 %. `predicted` are
+    prediction intervals by their probability, if the structure is calibrated; `calibrated_on` says on what.
     """
 
     outlined: float
@@ -47,6 +59,8 @@ class Volume:
     sd: float = np.nan
     central: tuple[float, float] = (np.nan, np.nan)
     samples: npt.NDArray[np.float64] | None = None
+    predicted: Mapping[float, tuple[float, float]] = field(default_factory=dict)
+    calibrated_on: str = ""
 
     @classmethod
     def from_samples(cls, samples: npt.NDArray[np.float64], outlined: float) -> Volume:
@@ -54,9 +68,22 @@ class Volume:
         return cls(outlined, float(samples.mean()), float(samples.std()), _spread(samples, STORED), samples)
 
     def __repr__(self) -> str:
-        low, high = self.central
-        spread = "" if np.isnan(low) else f"; spread of the samples {low:.2f}–{high:.2f} cm³"
-        return f"Volume({self.outlined:.2f} cm³ outlined{spread})"
+        low, high = self.predicted.get(STORED, self.central)
+        what = describe_interval(self.calibrated_on)
+        shown = "" if np.isnan(low) else f"; {what} {low:.2f}–{high:.2f} cm³"
+        return f"Volume({self.outlined:.2f} cm³ outlined{shown})"
+
+    def interval(self, share: float = STORED) -> tuple[float, float]:
+        """Prediction interval: an expert's volume lies in it with this probability, 0.5 or 0.9.
+
+        Only for structures, models, settings and contrasts that are calibrated (`calibrated_on`).
+        """
+        if not self.predicted:
+            raise ValueError("no calibration holds for this volume; spread() is that of the samples")
+        if share not in self.predicted:
+            known = " and ".join(f"{s:g}" for s in self.predicted)
+            raise ValueError(f"the intervals of {known} are known, got share {share}")
+        return self.predicted[share]
 
     def spread(self, share: float = STORED) -> tuple[float, float]:
         """Quantiles that enclose the central `share` of the samples.
@@ -95,6 +122,8 @@ class Segmentation:
     config: Config
     seed: int
     seconds: Mapping[str, float]
+    calibration: Calibration = NOTHING
+    conditions: str = ""  # for which a calibration must hold
 
     @cached_property
     def tally(self) -> Tally:
@@ -121,7 +150,7 @@ class Segmentation:
                 if c.gmm == "edema" and c.op == ">=" and len(c.refs) > 1:
                     slices = (self.table.component_slice(self.table.x_named(ref)) for ref in c.refs)
                     bound = max(self.theta.mu[q, n].max() for q in slices) + c.log_offset
-                    bias = field(self.theta.C[n : n + 1], self.case.grid.shape)[0]
+                    bias = bias_field(self.theta.C[n : n + 1], self.case.grid.shape)[0]
                     return np.nan_to_num(self.case.D[n] - bias - bound)
         return None
 
@@ -159,13 +188,67 @@ class Segmentation:
         row, K = self.table.organ(organ), self.table.K
         tumor = {name: K + y for name, (_, y) in TUMOR_STATES.items()}
         columns = [self.table.l(s) for s in row.structures] + [tumor[t] for t in row.tumor]
-        counts = np.array(self.tally.volumes)[:, columns].sum(1)
         cubic = self.case.grid.voxel_volume / 1000
-        return Volume.from_samples(counts * cubic, float(self.mask(organ).sum()) * cubic)
+        samples = np.array(self.tally.volumes)[:, columns].sum(1) * cubic
+        volume = Volume.from_samples(samples, float(self.mask(organ).sum()) * cubic)
+        return _with_prediction(volume, self.prediction(organ))
+
+    def whole_tumor(self) -> Volume:
+        """Volume of core and edema together."""
+        cubic = self.case.grid.voxel_volume / 1000
+        samples = np.array(self.tally.volumes)[:, self.table.K :].sum(1) * cubic
+        volume = Volume.from_samples(samples, float((self.votes.z == 1).sum()) * cubic)
+        return _with_prediction(volume, self.tumor_predictions.get(WHOLE_TUMOR))
+
+    @cached_property
+    def tumor_predictions(self) -> Mapping[str, Prediction]:
+        """Core and whole tumor as an expert would draw them, as far as they are calibrated."""
+        if not any(self.calibration.find(name, self.conditions) for name in (CORE, WHOLE_TUMOR)):
+            return {}
+        core = self.votes.y == 1
+        core_votes, votes = (self.tally.fraction(tumor=parts) for parts in ((CORE,), WHOLE))
+        brain = np.asarray(self.table.in_brain[self.votes.l])
+        i, j, k = map(float, self.case.grid.spacing)
+        tumor = Tumor(core, self.votes.z == 1, core_votes, votes, brain, (i, j, k))
+        return predict_tumor(tumor, self.calibration, self.conditions)
+
+    def prediction(self, organ: str) -> Prediction | None:
+        """A structure as an expert would draw it; None if it is empty or not calibrated."""
+        row = self.table.organ(organ)
+        if row.tumor:
+            name = {(CORE,): CORE, WHOLE: WHOLE_TUMOR}.get(tuple(row.tumor), "")
+            return self.tumor_predictions.get(name)
+        if organ not in self._predicted:
+            i, j, k = map(float, self.case.grid.spacing)
+            mask, votes = Segmentation.mask(self, organ), self.probability(organ)
+            self._predicted[organ] = predict_organ(
+                organ, mask, votes, (i, j, k), self.calibration, self.conditions
+            )
+        return self._predicted[organ]
+
+    @cached_property
+    def _predicted(self) -> dict[str, Prediction | None]:
+        return {}
 
     def entropy(self) -> Field:
         """(X, Y, Z) entropy in nats, of the votes on structures plus those on tumor (none, edema, core)."""
         return self.tally.entropy()
+
+
+def _with_prediction(volume: Volume, prediction: Prediction | None) -> Volume:
+    if prediction is None:
+        return volume
+    predicted = {share: prediction.volumes(share) for share in SHARES}
+    own = replace(volume, outlined=prediction.border.volume(0), predicted=predicted)
+    scaled = scale_volume(own, volume.outlined)  # small parts of the outline may have been removed
+    return replace(scaled, calibrated_on=prediction.calibrated_on)
+
+
+def scale_volume(volume: Volume, outlined: float) -> Volume:
+    """The volume on other voxels, where the outline has another size."""
+    ratio = outlined / volume.outlined if volume.outlined else 1.0
+    predicted = {share: (low * ratio, high * ratio) for share, (low, high) in volume.predicted.items()}
+    return replace(volume, outlined=outlined, predicted=predicted)
 
 
 def exclusive(table: LabelTable, votes: Votes) -> npt.NDArray[np.uint8]:

@@ -19,11 +19,13 @@ from tumoar.io.manifest import MANIFEST, publish_folder, read_manifest, remove_l
 from tumoar.io.manifest_schema import RESULT, seal
 from tumoar.io.nifti import read_nifti
 from tumoar.io.outputs import require_empty
+from tumoar.model.conformal import SHARES
 from tumoar.result.masks import label_table, read_mask, require_listed, structure_names
 from tumoar.result.segmentation import Volume
 from tumoar.vocabulary.labels import LabelTable
 from tumoar.vocabulary.notes import Note
 
+PREDICTED = "predicted/"
 NATIVE = ("native/", "_segmentation.nii.gz")
 
 
@@ -104,8 +106,25 @@ class Stored:
         path = f"probabilities/{known_name(name, measured)}.nii.gz"
         return read_nifti(require_listed(self.folder, self.manifest, path)).data
 
+    def predicted(self, name: str) -> npt.NDArray[np.generic]:
+        """(X, Y, Z) probability that an expert's structure contains a voxel, if it is calibrated."""
+        known = [
+            n.removeprefix(PREDICTED).removesuffix(".nii.gz")
+            for n in self.manifest["files"]
+            if n.startswith(PREDICTED)
+        ]
+        path = f"{PREDICTED}{known_name(name, known)}.nii.gz"
+        return read_nifti(require_listed(self.folder, self.manifest, path)).data
+
+    def whole_tumor(self) -> Volume:
+        """Volume of core and edema together."""
+        row = self.manifest.get("whole_tumor")
+        if row is None:
+            raise KeyError("the result has no whole tumor")
+        return volume_of(row)
+
     def volume(self, name: str) -> Volume:
-        """Volume of a structure, as outlined and over the samples."""
+        """Volume of a structure, as outlined, over the samples, and predicted if it is calibrated."""
         rows = (*self.manifest["volumes"], *self.manifest.get("margins", ()))
         row = next(row for row in rows if row["name"] == self._known(name))
         return volume_of(row)
@@ -132,7 +151,19 @@ def volume_of(row: Mapping[str, Any]) -> Volume:
     if "mean_cm3" not in row:
         return Volume(float(row["outlined_cm3"]))
     central = float(row["p05_cm3"]), float(row["p95_cm3"])
-    return Volume(float(row["outlined_cm3"]), float(row["mean_cm3"]), float(row["sd_cm3"]), central)
+    predicted = {
+        share: (float(row[f"low{percent}_cm3"]), float(row[f"high{percent}_cm3"]))
+        for share in SHARES
+        if row.get(f"low{(percent := round(100 * share))}_cm3") is not None
+    }
+    return Volume(
+        float(row["outlined_cm3"]),
+        float(row["mean_cm3"]),
+        float(row["sd_cm3"]),
+        central,
+        predicted=predicted,
+        calibrated_on=str(row.get("calibrated_on", "")),
+    )
 
 
 def known_contrast(name: str, known: Sequence[str]) -> str:

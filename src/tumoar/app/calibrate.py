@@ -1,0 +1,119 @@
+"""The use case `calibrate`: learn from references how far experts draw from the outlines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tumoar.geometry.border import find_border
+from tumoar.model.calibration import Calibration, Entry, digest_conditions
+from tumoar.model.conformal import SHARES, least_cases
+from tumoar.model.expert import Observed, learn, observe
+from tumoar.result.stored import Stored
+from tumoar.result.stored_tumor import tumor_of_stored
+from tumoar.vocabulary.errors import UsageError
+
+Mask = npt.NDArray[np.bool_]
+
+PATIENTS = "patients"
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """A result compared with its reference: what it says about core and whole tumor.
+
+    `omitted` and `confirmed` count the parts that the outline omits, and those of them that the reference
+    contains for the most part.
+    """
+
+    conditions: str
+    contrasts: tuple[str, ...]
+    observed: Mapping[str, Observed]
+    omitted: int = 0
+    confirmed: int = 0
+
+
+def conditions_of(manifest: Mapping[str, Any]) -> str:
+    """Conditions of a stored result; earlier versions stored the exponent only as estimated."""
+    if "conditions" in manifest:
+        return str(manifest["conditions"])
+    config = dict(manifest["config"])
+    config["gibbs"] = {**config["gibbs"], "tau": "images"}
+    return digest_conditions(manifest["model"], config, contrasts_of(manifest))
+
+
+def contrasts_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Contrasts of a stored result."""
+    return tuple(sorted({str(row["contrast"]).partition("-")[0] for row in manifest["inputs"]}))
+
+
+def compare_tumor(result: Stored, core: Mask, whole: Mask, rng: np.random.Generator) -> Compared:
+    """Compare a result with a reference on the voxels of its reference image.
+
+    A structure that either of them lacks says nothing about a displacement.
+    """
+    tumor = tumor_of_stored(result)
+    references = {"core": core, "whole": whole}
+    observed = {}
+    for name, reference in references.items():
+        border = tumor.border(name)
+        if border is not None and reference.any():
+            observed[name] = observe(border, reference, rng)
+    parts = tumor.omitted_parts()
+    sizes = np.bincount(parts.ravel())[1:]
+    inside = np.bincount(parts[whole], minlength=len(sizes) + 1)[1:]
+    return Compared(
+        conditions_of(result.manifest),
+        contrasts_of(result.manifest),
+        observed,
+        len(sizes),
+        int((2 * inside > sizes).sum()),
+    )
+
+
+def compare_organs(result: Stored, references: Mapping[str, Mask], rng: np.random.Generator) -> Compared:
+    """Compare organs with references on the voxels of a result, in which no tumor hides them."""
+    observed = {}
+    for name, reference in references.items():
+        outline = result.mask(name)
+        if outline.any() and reference.any():
+            votes = np.asarray(result.probability(name), np.float32)
+            spacing = [float(s) for s in result.grid.spacing]
+            border = find_border(outline, votes, np.ones_like(outline), spacing)
+            observed[name] = observe(border, reference, rng)
+    return Compared(conditions_of(result.manifest), contrasts_of(result.manifest), observed)
+
+
+def calibrate(compared: Sequence[Compared], cases: str = PATIENTS) -> Calibration:
+    """Learn a calibration; structures with too few references are left out."""
+    conditions = {c.conditions for c in compared}
+    if len(conditions) > 1:
+        raise UsageError(
+            "calibration",
+            "the results were made with different models, settings or contrasts",
+            found=f"{len(conditions)} combinations",
+            do="calibrate those of one kind; a calibration holds for one kind only",
+        )
+    least = least_cases(max(SHARES))
+    names = list(dict.fromkeys(name for c in compared for name in c.observed))
+    by_name = {name: [c.observed[name] for c in compared if name in c.observed] for name in names}
+    enough = {name: learn(seen) for name, seen in by_name.items() if len(seen) >= least}
+    if not enough:
+        most = max(map(len, by_name.values()), default=0)
+        raise UsageError(
+            "calibration",
+            f"too few references for a {100 * max(SHARES):.0f} % interval",
+            found=f"{most} results with a tumor and a reference that has one",
+            do=f"give at least {least}: the farthest of n displacements bounds the next one with "
+            f"probability n / (n + 1)",
+        )
+    parts, confirmed = sum(c.omitted for c in compared), sum(c.confirmed for c in compared)
+    chance = round((confirmed + 0.5) / (parts + 1), 3)
+    first = compared[0]
+    entry = Entry(cases, first.contrasts, first.conditions, enough, chance)
+    return Calibration(date.today().isoformat(), (entry,))

@@ -15,6 +15,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def known() -> list[str]:
 
 
 def spread(names: tuple[str, ...], some: list[Path], workers: int) -> None:
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for done in [pool.submit(run, patient, names) for patient in some]:
             done.result()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -16,6 +17,7 @@ from tumoar.model.conformal import SHARES, least_cases
 from tumoar.model.expert import Observed, learn, observe
 from tumoar.result.stored import Stored
 from tumoar.result.stored_tumor import tumor_of_stored
+from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import UsageError
 
 Mask = npt.NDArray[np.bool_]
@@ -39,12 +41,17 @@ class Compared:
 
 
 def conditions_of(manifest: Mapping[str, Any]) -> str:
-    """Conditions of a stored result; earlier versions stored the exponent only as estimated."""
+    """Conditions of a stored result.
+
+    Earlier versions stored the exponent only as estimated, and had fewer settings, which now have defaults
+    that keep what they did.
+    """
     if "conditions" in manifest:
         return str(manifest["conditions"])
-    config = dict(manifest["config"])
-    config["gibbs"] = {**config["gibbs"], "tau": "images"}
-    return digest_conditions(manifest["model"], config, contrasts_of(manifest))
+    stored = dict(manifest["config"])
+    stored["gibbs"] = {**stored["gibbs"], "tau": "images"}
+    settings = Config.model_validate_json(json.dumps(stored)).model_dump(mode="json")
+    return digest_conditions(manifest["model"], settings, contrasts_of(manifest))
 
 
 def contrasts_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,9 +17,12 @@ from tumoar.geometry.image import Grid
 from tumoar.io.calibration import default_calibration, read_calibration, to_json, write_calibration
 from tumoar.io.manifest import MANIFEST
 from tumoar.io.manifest_schema import seal
+from tumoar.io.models import default_model
 from tumoar.io.nifti import write_nifti
+from tumoar.model.calibration import digest_conditions
 from tumoar.result.folder import Options, read_manifest, write_result
 from tumoar.result.stored import Stored
+from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import UnreadableFileError
 
 GRID = Grid((small_head.SIZE,) * 3, np.eye(4))
@@ -141,6 +144,15 @@ def test_the_calibration_in_the_package_is_enough_for_90_percent():
         for numbers in entry.structures.values():
             assert np.isfinite(numbers.interval(0.9)).all()
             assert numbers.interval(0.9)[0] < 0 < numbers.interval(0.9)[1]
+
+
+def test_the_calibration_in_the_package_holds_for_its_model_and_settings():
+    settings = Config().model_dump(mode="json")
+    conditions = digest_conditions(default_model().sha256, settings, ("T1", "T1c", "T2", "FLAIR"))
+    for name in ("core", "whole"):
+        assert default_calibration().find(name, conditions) is not None, "run research/intervals.py fit"
+    other = digest_conditions(default_model().sha256, settings, ("T1c",))
+    assert default_calibration().find("core", other) is None
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path):

@@ -66,6 +66,9 @@ class GibbsConfig(Settings):
     # Likelihood exponent. "images": estimated from noise correlation (decision 0034), 1 if noise is
     # independent; 1.0: as in the paper.
     tau: Annotated[Number, Field(ge=1e-3, le=1)] | Literal["images"] = "images"
+    # Every n-th sweep also draws the node positions of the atlas (decision 0037). 0: they stay at their
+    # estimate, as in the paper.
+    nodes_every: Count = Field(0, ge=0, le=MOST)
 
 
 class Soft(Settings):

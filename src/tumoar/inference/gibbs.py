@@ -248,7 +248,8 @@ def sweep(chain: Chain, state: ChainState) -> tuple[ChainState, SweepInfo]:
         labels, moments, rest = _draw_in_region(chain, theta, state, number, rng)
     changed = (labels.z ^ state.labels.z) | (labels.y ^ state.labels.y)
     moved = round(100 * mesh.accepted) if mesh is not None and chain.schedule.moves_nodes(number) else 0
-    info = SweepInfo(number, *(int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed)), moved)
+    tumor, core, other = (int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed))
+    info = SweepInfo(number, tumor, core, other, moved)
     return ChainState(number, theta, labels, moments, active, rest, mesh), info
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import test_geweke as geweke
+import sampler_tests
 from tiny_chain import LABELS
 from tiny_mesh import MODELS, TinyMesh
 
 from tumoar.inference import gibbs
 
-BATCHES = geweke.BATCHES
-
 
 def functionals(m: TinyMesh, eta, theta, labels, D, n) -> dict[str, float]:
     """Those without a mesh, and moments of the nodes, alone and with labels and data."""
-    out = geweke.functionals(m.model, theta, labels, D, n)
+    out = sampler_tests.functionals(m.model, theta, labels, D, n)
     (x, y, z), (u, v, _) = (eta[free.node] for free in m.free)
     brain = m.at(eta).pi[..., LABELS.in_brain].sum(-1)
     out |= {"x": x, "y": y, "z": z, "u": u, "v": v}
@@ -61,13 +59,11 @@ def from_the_sampler(m: TinyMesh, draws: int, rng: np.random.Generator) -> np.nd
 def scores(m: TinyMesh, draws: int, seed: int = 0) -> dict[str, float]:
     rng = np.random.default_rng(seed)
     a, b = from_the_prior(m, 2 * draws, rng), from_the_sampler(m, draws, rng)
-    batches = b.reshape(BATCHES, -1, b.shape[1]).mean(1)
-    error = np.sqrt(a.var(0) / len(a) + batches.var(0, ddof=1) / BATCHES)
     theta, eta = m.model.draw_theta(rng), m.draw_nodes(rng, 1)[0]
     labels = m.at(eta).draw_labels(rng)
     D, _ = m.model.simulate(theta, labels, rng)
     names = functionals(m, eta, theta, labels, D, np.zeros(LABELS.Q))
-    return dict(zip(names, ((b.mean(0) - a.mean(0)) / error).tolist()))
+    return dict(zip(names, sampler_tests.compare_means(a, b).tolist()))
 
 
 @pytest.mark.parametrize("name", ["cRBM", "two cells", "rows that rest"])

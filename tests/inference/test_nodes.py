@@ -194,7 +194,7 @@ def test_moves_draw_from_the_posterior_of_the_nodes(name):
 
     def moments(x: np.ndarray) -> np.ndarray:
         flat = x[:, free].reshape(len(x), -1)
-        flat = flat[:, flat.std(0) > 0]
+        flat = flat[:, flat.std(0) > 1e-9]
         pairs = flat[:, :, None] * flat[:, None]
         return np.concatenate([flat, pairs.reshape(len(x), -1)], 1)
 

@@ -136,10 +136,14 @@ class TinyModel:
 
     def log_maps(self, log_density: np.ndarray | None = None) -> np.ndarray:
         """(M,) log p(z, y), or given log densities (mixtures, X, Y, Z) log p(z, y | d); l, t summed out."""
+        total = self.log_weights(log_density)
+        return total - logsumexp(total)
+
+    def log_weights(self, log_density: np.ndarray | None = None) -> np.ndarray:
+        """(M,) `log_maps` without its normalizer, which depends on π."""
         weight = logsumexp(self.log_states(log_density), axis=1).reshape(3, -1)
         weight[:, self.in_use.ravel() == UNUSED] = 0
-        total = self.log_shape + sum(weight[self.maps[:, i], i] for i in range(self.maps.shape[1]))
-        return total - logsumexp(total)
+        return self.log_shape + sum(weight[self.maps[:, i], i] for i in range(self.maps.shape[1]))
 
     def log_states(self, log_density: np.ndarray | None = None) -> np.ndarray:
         """(3 levels, K, X, Y, Z) log of π_i(l) f(l, z, y) p(d_i | l, z, y): all of a voxel but its shape."""

@@ -11,42 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sampler_tests import compare_means, functionals
 from tiny_chain import ENUMERATED, JOINT, LABELS, TinyModel
 
 from tumoar.inference import gibbs
-from tumoar.model import joint
-from tumoar.model.gmm import Theta
-
-BATCHES = 50
-
-
-def functionals(
-    model: TinyModel, theta: Theta, labels: joint.Labels, D: np.ndarray, n: np.ndarray
-) -> dict[str, float]:
-    """At least 30 numbers that tell of all there is; n (Q,) counts t."""
-    z, core, edema, ggm = labels.z.ravel(), 0, 2, 3
-    first = int(np.flatnonzero(model.prior.has_bias)[0])
-    out = {f"μ {q + 1},{c + 1}": theta.mu[q, c] for q in range(LABELS.Q) for c in range(2)}
-    out |= {f"log |Σ| {q + 1}": value for q, value in enumerate(np.log(np.linalg.det(theta.Sigma)))}
-    return out | {
-        "Σ core 12": theta.Sigma[core, 0, 1],
-        "γ core": theta.gamma[core],
-        "(γ core)²": theta.gamma[core] ** 2,
-        "(μ edema 1)²": theta.mu[edema, 0] ** 2,
-        "μ edema 1 · μ gray 1": theta.mu[edema, 0] * theta.mu[ggm, 0],
-        "C 001": theta.C[first, 0, 0, 1],
-        "(C 101)²": theta.C[first, 1, 0, 1] ** 2,
-        "least slack": (model.prior.b - model.prior.A @ theta.mu.ravel()).min(),
-        "tumor": z.sum(),
-        "tumor²": float(z.sum()) ** 2,
-        "core": labels.y.sum(),
-        "background": (labels.l == 0).sum(),
-        "neighbors both tumor": z[-2] * z[-1],
-        "t core 1": n[core],
-        "t edema · μ edema 1": n[edema] * theta.mu[edema, 0],
-        "mean of d1 d2": np.nanmean(D[0] * D[1]),
-        "mean of d2": np.nanmean(D[1]),
-    }
 
 
 def from_the_prior(model: TinyModel, draws: int, rng: np.random.Generator) -> np.ndarray:
@@ -73,14 +41,12 @@ def from_the_sampler(model: TinyModel, draws: int, rng: np.random.Generator) -> 
 
 
 def scores(model: TinyModel, draws: int, seed: int = 0) -> dict[str, float]:
-    """z-scores between the two; batch means carry the autocorrelation (the spectrum at frequency zero)."""
+    """z-scores between the two."""
     rng = np.random.default_rng(seed)
     a, b = from_the_prior(model, 2 * draws, rng), from_the_sampler(model, draws, rng)
-    batches = b.reshape(BATCHES, -1, b.shape[1]).mean(1)
-    error = np.sqrt(a.var(0) / len(a) + batches.var(0, ddof=1) / BATCHES)
     theta, labels = model.draw_theta(rng), model.draw_labels(rng)
     names = functionals(model, theta, labels, model.simulate(theta, labels, rng)[0], np.zeros(LABELS.Q))
-    return dict(zip(names, ((b.mean(0) - a.mean(0)) / error).tolist()))
+    return dict(zip(names, compare_means(a, b).tolist()))
 
 
 @pytest.mark.parametrize(

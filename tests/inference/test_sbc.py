@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import reference_voxels as reference
 import tiny_model as tiny
+from sampler_tests import p_values
 from scipy import stats
 from tiny_chain import LABELS, TinyModel, mixtures
 
@@ -19,7 +20,7 @@ from tumoar.model.gmm import Theta
 
 MODEL = TinyModel((2, 2, 3), (tiny.crbm(1, -1.0, 0.5, 2), tiny.crbm(2, -0.2, 0.5, 2)), tiny.prior())
 """Twelve voxels, two contrasts, the second without bias field."""
-DRAWS, THIN, BURN_IN, BINS = 100, 2, 20, 20
+DRAWS, THIN, BURN_IN = 100, 2, 20
 """Thinned draws whose autocorrelation time is below 3 keep ranks uniform as far as 1,000 of them can tell."""
 COEFFICIENTS = [(0, 0, 1), (0, 0, 2), (0, 1, 0), (1, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 1), (3, 2, 0)]
 """Of the bias field; the last is zero in every voxel of the grid and keeps its prior."""
@@ -64,15 +65,6 @@ def replicate(model: TinyModel, number: int, draws: int = DRAWS) -> dict[str, in
     below = (np.array(sample) < list(truth.values())).sum(0)
     ties = (np.array(sample) == list(truth.values())).sum(0)
     return dict(zip(truth, (below + rng.integers(0, ties + 1)).tolist()))
-
-
-def p_values(ranks: np.ndarray, draws: int, bins: int = BINS) -> np.ndarray:
-    """(parameters,) χ² of ranks (replicates, parameters) in 0 … draws, cut into nearly equal bins."""
-    of_rank = np.arange(draws + 1) * bins // (draws + 1)
-    expected = np.bincount(of_rank, minlength=bins) / (draws + 1) * len(ranks)
-    return np.array(
-        [stats.chisquare(np.bincount(of_rank[r], minlength=bins), expected).pvalue for r in ranks.T]
-    )
 
 
 def test_uniform_ranks_pass_and_skewed_ones_do_not():

@@ -1,4 +1,4 @@
-"""Algorithm 1: a blocked Gibbs sampler of labels, hidden units and θ for fixed node positions.
+"""Algorithm 1: a blocked Gibbs sampler of labels, hidden units and θ; node positions are fixed or drawn too.
 
 A sweep is a pure function of the chain and its state. Its random numbers depend only on the seed and the
 number of the sweep, so a restored state continues bit for bit as an uninterrupted run.
@@ -7,7 +7,7 @@ number of the sweep, so a restored state continues bit for bit as an uninterrupt
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from operator import add
 from typing import NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Case
+from tumoar.inference import nodes
 from tumoar.inference.gem import Fit
 from tumoar.inference.initialise import (
     find_enhancing,
@@ -51,7 +52,7 @@ class Chain:
     `pi` holds the label probabilities at the fitted nodes. Tumor is possible in `region`. Where `fixed_z`
     (X, Y, Z) is 0 or 1, z is fixed at that value; where it is -1, z is sampled; y likewise. `schedule`
     determines the voxels that a sweep draws. `tau` is the likelihood exponent. `location` (X, Y, Z), if
-    given, is added to the log-odds of z.
+    given, is added to the log-odds of z. With a `mesh`, the schedule also moves the nodes.
     """
 
     labels: LabelTable
@@ -67,6 +68,7 @@ class Chain:
     schedule: Schedule = field(default_factory=Schedule)
     tau: float = 1.0
     location: Field | None = None
+    mesh: nodes.Mesh | None = None
 
     @cached_property
     def groups(self) -> Groups:
@@ -90,6 +92,7 @@ class ChainState:
 
     θ, labels, and the moments of the t drawn with them. `active` (X, Y, Z) says where partial sweeps draw
     tumor: 0 nowhere, 1 tumor, 2 tumor and core. `rest` holds the moments of rows outside the active region.
+    `mesh` holds the nodes, if they are drawn.
     """
 
     sweep: int
@@ -98,15 +101,20 @@ class ChainState:
     moments: Moments
     active: npt.NDArray[np.uint8]
     rest: Moments | None = None
+    mesh: nodes.MeshState | None = None
 
 
 class SweepInfo(NamedTuple):
-    """Diagnostics of a sweep: its number, voxels of tumor and of core, and how many changed."""
+    """Diagnostics of a sweep: its number, voxels of tumor and of core, and how many changed.
+
+    `moved` is the percentage of node moves that the sweep accepted.
+    """
 
     sweep: int
     tumor: int
     core: int
     changed: int
+    moved: int = 0
 
 
 def initialize_chain(
@@ -156,7 +164,8 @@ def initialize_chain(
         first = initialize_labels(first, bright, spacing, rng)
     first = _apply_fixed(first, fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
-    schedule = Schedule(config.gibbs.full_every, config.gibbs.rest_every, config.gibbs.burn_in)
+    pace = config.gibbs
+    schedule = Schedule(pace.full_every, pace.rest_every, pace.burn_in, pace.nodes_every)
     estimated = estimate_likelihood_exponent(volume, fit.labels, first, fit.theta)
     tau = estimated if config.gibbs.tau == "images" else config.gibbs.tau
     shapes = temper_priors(shapes, config, estimated)
@@ -164,7 +173,13 @@ def initialize_chain(
     chain = Chain(
         labels, volume, own, prior, *shapes, region, seed, fixed_z, fixed_y, schedule, tau, location
     )
-    return chain, initialize_state(chain, release_core_components(fit.theta, fit.labels, labels), first)
+    theta = release_core_components(fit.theta, fit.labels, labels)
+    if not schedule.nodes_every:
+        return chain, initialize_state(chain, theta, first)
+    del pi, with_tumor
+    L = nodes.find_likelihoods(fit.placed, volume, theta, first.z, tau)
+    chain = replace(chain, mesh=nodes.build_mesh(fit.placed, fit.nodes, L))
+    return chain, initialize_state(chain, theta, first, fit.nodes)
 
 
 def find_most_probable(fit: Fit, volume: Volume, pi: npt.NDArray[np.float32], u: float) -> Labels:
@@ -199,8 +214,10 @@ def _apply_fixed(labels: Labels, z: Fixed | None, y: Fixed | None, table: LabelT
     return Labels(labels.l, new_z, (new_y * new_z).astype(np.uint8))
 
 
-def initialize_state(chain: Chain, theta: Theta, labels: Labels) -> ChainState:
-    """State before the first sweep: t drawn given θ and the initial labels."""
+def initialize_state(
+    chain: Chain, theta: Theta, labels: Labels, eta: npt.NDArray[np.float64] | None = None
+) -> ChainState:
+    """State before the first sweep: t drawn given θ and the initial labels; `eta` are the nodes of π."""
     columns = joint.assign_columns(chain.labels)
     onehot = columns.astype(np.uint8)[labels.l][..., None] == np.arange(columns.max() + 1, dtype=np.uint8)
     given = tuple(np.where(v == 1, np.float32(np.inf), np.float32(-np.inf)) for v in (labels.z, labels.y))
@@ -209,17 +226,22 @@ def initialize_state(chain: Chain, theta: Theta, labels: Labels) -> ChainState:
     pi = joint.pack_prior(chain.volume, onehot)
     fields, key = (given[0], given[1]), (chain.seed, 0)
     _, moments = joint.draw(chain.volume, pi, groups, theta, fields, labels, key, tau=chain.tau)
-    return ChainState(0, theta, labels, moments, chain.everywhere)
+    mesh = None if chain.mesh is None or eta is None else nodes.start(chain.mesh, eta, chain.pi)
+    return ChainState(0, theta, labels, moments, chain.everywhere, mesh=mesh)
 
 
 def sweep(chain: Chain, state: ChainState) -> tuple[ChainState, SweepInfo]:
     """One iteration of Algorithm 1: θ given D, l, z, y; H^z and H^y given z and y; l, z, y given all these.
 
-    As θ is drawn given t as well, t is drawn with the labels (Appendix A).
+    As θ is drawn given t as well, t is drawn with the labels (Appendix A). Nodes, if they are drawn, are
+    moved between θ and the labels, with l and t summed out: every voxel draws both afterwards.
     """
     number = state.sweep + 1
     rng = np.random.default_rng([chain.seed, number])
     theta = update_theta(state.theta, state.moments, chain.prior, make_sampler(rng), chain.tau)
+    mesh = _move_nodes(chain, theta, state, number)
+    if mesh is not None and mesh.pi is not None:
+        chain = replace(chain, pi=mesh.pi)
     if chain.schedule.is_full(number):
         likely = np.zeros_like(state.active) if chain.schedule.finds_region(number) else None
         labels, moments = draw_labels(chain, theta, state.labels, chain.everywhere, number, rng, likely)
@@ -230,8 +252,25 @@ def sweep(chain: Chain, state: ChainState) -> tuple[ChainState, SweepInfo]:
         active = state.active
         labels, moments, rest = _draw_in_region(chain, theta, state, number, rng)
     changed = (labels.z ^ state.labels.z) | (labels.y ^ state.labels.y)
-    info = SweepInfo(number, *(int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed)))
-    return ChainState(number, theta, labels, moments, active, rest), info
+    moved = round(100 * mesh.accepted) if mesh is not None and chain.schedule.moves_nodes(number) else 0
+    tumor, core, other = (int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed))
+    info = SweepInfo(number, tumor, core, other, moved)
+    return ChainState(number, theta, labels, moments, active, rest, mesh), info
+
+
+def _move_nodes(chain: Chain, theta: Theta, state: ChainState, number: int) -> nodes.MeshState | None:
+    """Nodes of the sweep with their prior: moved if it is their turn. None if nodes are fixed."""
+    mesh, now = chain.mesh, state.mesh
+    if mesh is None or now is None:
+        return None
+    if chain.schedule.moves_nodes(number):
+        L = nodes.find_likelihoods(mesh.placed, chain.volume, theta, state.labels.z, chain.tau)
+        rng = np.random.default_rng([chain.seed, number, 1])
+        now = nodes.move(mesh, now, L, rng, tunes=number <= chain.schedule.burn_in)
+        del L
+    elif now.moves == 0:
+        return replace(now, pi=chain.pi)
+    return nodes.with_prior(mesh, now, chain.volume)
 
 
 def _draw_in_region(
@@ -241,7 +280,7 @@ def _draw_in_region(
     if not chain.schedule.may_rest(number):
         return *draw_labels(chain, theta, state.labels, state.active, number, rng), None
     rows, labels, rest = np.asarray(state.active.any(2)), state.labels, state.rest
-    if rest is None or chain.schedule.draws_rest(number):
+    if rest is None or chain.schedule.draws_rest(number) or chain.schedule.moves_nodes(number):
         labels, rest = draw_rest(chain, theta, labels, ~rows, number)
     labels, moments = draw_labels(chain, theta, labels, state.active, number, rng, rows=rows)
     return labels, moments + rest, rest
@@ -332,6 +371,7 @@ def to_arrays(state: ChainState) -> dict[str, npt.NDArray]:
         **{f"moments_{f.name}": getattr(moments, f.name) for f in fields(moments)},
         **{f"labels_{k}": v for k, v in vars(labels).items()},
         **({f"rest_{f.name}": getattr(state.rest, f.name) for f in fields(state.rest)} if state.rest else {}),
+        **({f"mesh_{k}": v for k, v in nodes.to_arrays(state.mesh).items()} if state.mesh else {}),
     }
 
 
@@ -341,7 +381,7 @@ def from_arrays(arrays: Mapping[str, npt.NDArray]) -> ChainState:
     def part(name: str) -> dict[str, npt.NDArray]:
         return {k.removeprefix(name): arrays[k] for k in arrays if k.startswith(name)}
 
-    rest = part("rest_")
+    rest, mesh = part("rest_"), part("mesh_")
     return ChainState(
         int(arrays["sweep"]),
         Theta(**part("theta_")),
@@ -349,6 +389,7 @@ def from_arrays(arrays: Mapping[str, npt.NDArray]) -> ChainState:
         Moments(**part("moments_")),
         arrays["active"],
         Moments(**rest) if rest else None,
+        nodes.from_arrays(mesh) if mesh else None,
     )
 
 

@@ -25,12 +25,14 @@ class Schedule:
     """Sweeps 1, 1 + `full_every`, … are full; the first `burn_in` sweeps are not counted.
 
     During the burn-in, rows outside the region are drawn in every `rest_every`-th sweep between full ones,
-    and keep their l and t in the others.
+    and keep their l and t in the others. Sweeps n, 2n, … with n = `nodes_every` move the nodes, and draw all
+    rows; with 0, nodes never move.
     """
 
     full_every: int = 1
     rest_every: int = 1
     burn_in: int = 0
+    nodes_every: int = 0
 
     def is_full(self, sweep: int) -> bool:
         """Whether the sweep draws tumor in the whole brain."""
@@ -47,6 +49,10 @@ class Schedule:
     def draws_rest(self, sweep: int) -> bool:
         """Whether the sweep draws the rows outside the region."""
         return self._since_full(sweep) % self.rest_every == 0
+
+    def moves_nodes(self, sweep: int) -> bool:
+        """Whether the sweep moves the nodes of the mesh."""
+        return self.nodes_every > 0 and sweep % self.nodes_every == 0
 
     def _since_full(self, sweep: int) -> int:
         return (sweep - 1) % self.full_every

@@ -148,12 +148,30 @@ def find_most_probable(v: Volume, pi: Array, groups: Groups, theta: Theta) -> La
     return Labels(*out)
 
 
-def class_likelihoods(v: Volume, groups: Groups, theta: Theta, out: Array, reference: int = 0) -> float:
+def class_likelihoods(
+    v: Volume, groups: Groups, theta: Theta, out: Array, reference: int = 0, tau: float = 1.0
+) -> float:
     """Write L_ik = p(d_i | column k) / p(d_i | reference) to out (X, Y, Z, columns), for the mesh.
 
     Returns Σ_i log p(d_i | reference); plus Σ_i log Σ_k π_i(k) L_ik it equals the log likelihood of `expect`.
     """
-    return voxels_em.class_densities(v, groups, _gaussians(v, theta), out, reference)
+    return voxels_em.class_densities(v, groups, _gaussians(v, theta, tau), out, reference)
+
+
+def drop_tumor(groups: Groups, theta: Theta) -> tuple[Groups, Theta]:
+    """Keep the mixtures and components of normal tissue only, for `class_likelihoods`."""
+    keep, size = groups.level == 0, np.diff(groups.start)
+    q, entry = keep[groups.x_of_q], np.repeat(keep, size)
+    column = groups.column[entry]
+    normal = Groups(
+        x_of_q=(np.cumsum(keep) - 1)[groups.x_of_q[q]],
+        start=np.concatenate([[0], np.cumsum(size[keep])]).astype(np.int64),
+        column=column,
+        weight=groups.weight[entry],
+        level=groups.level[keep],
+        order=np.argsort(column, kind="stable"),
+    )
+    return normal, Theta(theta.gamma[q], theta.mu[q], theta.Sigma[q], theta.C)
 
 
 def _weight(z: int, y: int, in_brain: bool, flat: Flat | None) -> float:

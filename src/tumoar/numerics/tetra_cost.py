@@ -119,13 +119,24 @@ def data_cost(
     If L is relative to the class `reference`, tetrahedra of this class only cost nothing and are skipped.
     """
     alpha, L = _classes(alpha, L)
-    if max(L.shape[:3]) > LIST or L[..., 0].size >= 2**31:
-        raise ValueError(
-            f"a grid must have axes of at most {LIST} and fewer than 2^31 voxels, got {L.shape[:3]}"
-        )
+    _require_listable(L)
     gradient = np.zeros((len(tetrahedra), 4, 3))
     cost = _data_cost(*plain(nodes, tetrahedra), alpha, L.reshape(-1), L.shape[:3], reference, gradient)
     return float(cost.sum()), gradient
+
+
+def data_costs(
+    nodes: Nodes,
+    tetrahedra: Tetrahedra,
+    alpha: npt.NDArray[np.float32],
+    L: npt.NDArray[np.float32],
+) -> npt.NDArray[np.float64]:
+    """(T,) cost of each tetrahedron, which may be some of a mesh; +inf if folded or a voxel is impossible."""
+    alpha, L = _classes(alpha, L)
+    _require_listable(L)
+    out = np.zeros(len(tetrahedra))
+    _data_costs(*plain(nodes, tetrahedra), alpha, L.reshape(-1), L.shape[:3], out)
+    return out
 
 
 def data_fisher(
@@ -149,6 +160,13 @@ def _classes(
     if L.ndim != 4 or L.shape[3] != alpha.shape[1]:
         raise ValueError(f"L must be (X, Y, Z, {alpha.shape[1]}) for these node values, got {L.shape}")
     return np.require(alpha, np.float32, PLAIN), np.require(L, np.float32, PLAIN)
+
+
+def _require_listable(L: npt.NDArray[np.float32]) -> None:
+    if max(L.shape[:3]) > LIST or L[..., 0].size >= 2**31:
+        raise ValueError(
+            f"a grid must have axes of at most {LIST} and fewer than 2^31 voxels, got {L.shape[:3]}"
+        )
 
 
 @kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
@@ -191,6 +209,41 @@ def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
                 _shares(G, lane, M, B, Q, gradient[t])
         cost[block] = total - np.log(product)
     return cost
+
+
+@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
+def _data_costs(nodes, tetrahedra, alpha, L, shape, out):
+    """Like `_data_cost`, without gradient; one class alone costs something too."""
+    T, C = len(tetrahedra), alpha.shape[1]
+    for block in nb.prange((T + BLOCK - 1) // BLOCK):
+        q, G, N, W = scratch(), group(), indices(), values(1 + C)
+        A, B = np.empty((C, 4)), np.empty((C, 4))
+        present = np.empty(C, np.int64)
+        end = min(T, (block + 1) * BLOCK)
+        for first in range(block * BLOCK, end, GROUP):
+            last = min(end, first + GROUP)
+            prepare_group(G, nodes, tetrahedra, first, last, shape)
+            for t in range(first, last):
+                lane = t - first
+                if not four(G, lane, FIRST)[3] > 0.0:
+                    out[t] = np.inf
+                    continue
+                M = present_columns(alpha, tetrahedra[t], A, present)
+                interpolants(G, lane, A, M, B)
+                total = 0.0
+                product = 1.0
+                for part in range(parts(G, lane)):
+                    n = list_owned(G, lane, part, q, nodes, tetrahedra[t], shape, N, W)
+                    _sums(L, C, present, M, B, n, N, W)
+                    for v in range(n):
+                        S = W[_SUM + v]
+                        if S == 0.0 and _is_masked(L, np.int64(N[AT + v]) * C, C):
+                            continue
+                        product *= S
+                        if not 1e-200 < product < 1e200:
+                            total -= np.log(product)
+                            product = 1.0
+                out[t] = total - np.log(product)
 
 
 @kernel()

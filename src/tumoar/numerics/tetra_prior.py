@@ -41,6 +41,17 @@ def elastic_energy(
     return float(_elastic_energy(nodes, reference, tetrahedra, stiffness, gradient).sum()), gradient
 
 
+def elastic_energies(
+    nodes: Nodes, reference: Nodes, tetrahedra: Tetrahedra, stiffness: float
+) -> npt.NDArray[np.float64]:
+    """(T,) energy of each tetrahedron, which may be some of a mesh; +inf if folded."""
+    nodes, tetrahedra = plain(nodes, tetrahedra)
+    reference, _ = plain(reference, tetrahedra)
+    out = np.empty(len(tetrahedra))
+    _elastic_energies(nodes, reference, tetrahedra, stiffness, out)
+    return out
+
+
 def elastic_curvature(reference: Nodes, tetrahedra: Tetrahedra, stiffness: float) -> PerCorner:
     """(T, 4, 3) diagonal of the energy's Hessian at rest: 8 stiffness V (|g|^2 + g_d^2), g = grad b_w."""
     out = np.empty((len(tetrahedra), 4, 3))
@@ -190,6 +201,20 @@ def _energies(E, R, stiffness, each):
         pull = 2.0 * weight * (1.0 + det)
         slope = _combine(weight * det * strain, K, pull, J, -pull, _product(_product(K, I), K))
         _put(E, lane, _product(slope, _transpose(D)))
+
+
+@kernel(parallel=True, error_model="numpy", fastmath={"contract"})
+def _elastic_energies(nodes, reference, tetrahedra, stiffness, out):
+    T = len(tetrahedra)
+    for block in nb.prange((T + BLOCK - 1) // BLOCK):
+        for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
+            edges = _edges(reference, tetrahedra[t])
+            rest = _det(edges)
+            J = _product(_edges(nodes, tetrahedra[t]), _inverse(edges, rest))
+            det = _det(J)
+            strain = _squares(J) + _squares(_inverse(J, det)) - 6.0
+            fine = det > 0.0 and rest > 0.0
+            out[t] = stiffness * rest / 6.0 * (1.0 + det) * strain if fine else np.inf
 
 
 @kernel(parallel=True, error_model="numpy")

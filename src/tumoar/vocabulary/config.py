@@ -84,6 +84,9 @@ class GibbsConfig(Settings):
     # Core at the start. "enhancing": where T1c enhances, and what that encloses (decision 0030); "paper": the
     # most probable labels, with a random fifth of the edema turned to core.
     start: Literal["enhancing", "paper"] = "enhancing"
+    # Every n-th sweep also draws the node positions of the atlas (decision 0037). 0: they stay at their
+    # estimate.
+    nodes_every: Count = Field(0, ge=0, le=MOST)
 
 
 class Soft(Settings):

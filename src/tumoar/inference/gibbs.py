@@ -105,10 +105,7 @@ class ChainState:
 
 
 class SweepInfo(NamedTuple):
-    """Diagnostics of a sweep: its number, voxels of tumor and of core, and how many changed.
-
-    `moved` is the percentage of node moves that the sweep accepted.
-    """
+    """Diagnostics of a sweep: number, voxels of tumor, of core, changed; percentage of node moves accepted."""
 
     sweep: int
     tumor: int
@@ -164,8 +161,7 @@ def initialize_chain(
         first = initialize_labels(first, bright, spacing, rng)
     first = _apply_fixed(first, fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
-    pace = config.gibbs
-    schedule = Schedule(pace.full_every, pace.rest_every, pace.burn_in, pace.nodes_every)
+    schedule = Schedule.from_settings(config.gibbs)
     estimated = estimate_likelihood_exponent(volume, fit.labels, first, fit.theta)
     tau = estimated if config.gibbs.tau == "images" else config.gibbs.tau
     shapes = temper_priors(shapes, config, estimated)
@@ -267,7 +263,6 @@ def _move_nodes(chain: Chain, theta: Theta, state: ChainState, number: int) -> n
         L = nodes.find_likelihoods(mesh.placed, chain.volume, theta, state.labels.z, chain.tau)
         rng = np.random.default_rng([chain.seed, number, 1])
         now = nodes.move(mesh, now, L, rng, tunes=number <= chain.schedule.burn_in)
-        del L
     elif now.moves == 0:
         return replace(now, pi=chain.pi)
     return nodes.with_prior(mesh, now, chain.volume)

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import maximum_filter
 
+from tumoar.vocabulary.config import GibbsConfig
+
 Level = npt.NDArray[np.uint8]
 
 MARGIN = 5
@@ -33,6 +35,11 @@ class Schedule:
     rest_every: int = 1
     burn_in: int = 0
     nodes_every: int = 0
+
+    @classmethod
+    def from_settings(cls, config: GibbsConfig) -> Schedule:
+        """The schedule that the settings ask for."""
+        return cls(config.full_every, config.rest_every, config.burn_in, config.nodes_every)
 
     def is_full(self, sweep: int) -> bool:
         """Whether the sweep draws tumor in the whole brain."""

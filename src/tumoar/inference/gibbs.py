@@ -105,7 +105,7 @@ class ChainState:
 
 
 class SweepInfo(NamedTuple):
-    """Diagnostics of a sweep: number, voxels of tumor, of core, changed; percentage of node moves accepted."""
+    """Diagnostics of a sweep: number, voxels of tumor, of core, changed; percentage of nodes moved."""
 
     sweep: int
     tumor: int

@@ -112,7 +112,10 @@ class Options:
         bool, typer.Option("--keep-face", help="Keep the patient's face in the images of the report.")
     ] = False
     margins: Annotated[
-        str | None, typer.Option(metavar="ctv=20,ptv=3", help="Add CTV and PTV: margins around the GTV, mm.")
+        str | None,
+        typer.Option(
+            metavar="ctv=15,ptv=3", help="Add CTV and PTV: margins around the GTV in mm, or `estro-eano`."
+        ),
     ] = None
     rtstruct: Annotated[bool, typer.Option("--rtstruct", help="Also write contours on a DICOM input.")] = (
         False

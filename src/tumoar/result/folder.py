@@ -27,7 +27,7 @@ from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.store import labels_to_dict
 from tumoar.numerics.threads import map_threads
 from tumoar.preprocess.case import resample_to_input
-from tumoar.result.native import Delivered, deliver, remove_small_parts, same_space
+from tumoar.result.native import Delivered, deliver, deliver_compartments, remove_small_parts, same_space
 from tumoar.result.parts import describe_gtv
 from tumoar.result.segmentation import Segmentation, exclusive, organ_mask
 from tumoar.vocabulary.errors import IntegrityError
@@ -36,6 +36,7 @@ from tumoar.vocabulary.notes import Note, needs_review
 from tumoar.vocabulary.tables import to_tsv
 
 __all__ = [
+    "COMPARTMENTS",
     "MANIFEST",
     "REPORT",
     "Options",
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 ANATOMY = "_anatomy.nii.gz"  # of a sample
+COMPARTMENTS = "compartments.nii.gz"  # hemispheres and what lies below the tentorium, for margins
 
 
 @dataclass(frozen=True)
@@ -160,10 +162,11 @@ def _write_images(work: Path, result: Segmentation, options: Options) -> list[di
 
 
 def _write_maps(work: Path, result: Segmentation, main: Delivered) -> None:
-    """Write the label map and the map of uncertainty."""
+    """Write the label map, the map of uncertainty and that of compartments."""
     write_nifti(work / "segmentation.nii.gz", main.labels, main.grid)
     entropy = resample_to_input(result.entropy(), result.case, result.case.reference)
     write_nifti(work / "uncertainty.nii.gz", entropy, main.grid)
+    write_nifti(work / COMPARTMENTS, deliver_compartments(result), main.grid)
 
 
 def _write_organ(

@@ -52,6 +52,21 @@ def deliver(result: Segmentation, name: str) -> Delivered:
     return Delivered(name, grid, votes, exclusive(table, votes))
 
 
+def deliver_compartments(result: Segmentation) -> npt.NDArray[np.uint8]:
+    """Compartments of the brain (model/compartments.py) on the voxels of the reference image."""
+    found = result.compartments
+    best, out = None, None
+    for value in range(int(found.max()) + 1):
+        is_value = (found == value).astype(np.float32)
+        share = resample_to_input(is_value, result.case, result.case.reference)
+        if best is None or out is None:
+            best, out = share, np.zeros(share.shape, np.uint8)
+        wins = share > best
+        best[wins], out[wins] = share[wins], value
+    assert out is not None
+    return out
+
+
 def deliver_sample(
     table: LabelTable,
     sample: Votes,

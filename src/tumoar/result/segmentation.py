@@ -19,6 +19,7 @@ from tumoar.inference.gem import Fit
 from tumoar.inference.gibbs import SweepInfo
 from tumoar.inference.tally import Tally, Votes, pool_tallies
 from tumoar.model.bias import field
+from tumoar.model.compartments import Compartments, find_compartments
 from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult
 from tumoar.result.parts import find_islands
@@ -139,6 +140,11 @@ class Segmentation:
     def labels(self) -> npt.NDArray[np.uint8]:
         """(X, Y, Z) the exclusive label map: tumor over anatomy."""
         return exclusive(self.table, self.votes)
+
+    @cached_property
+    def compartments(self) -> Compartments:
+        """(X, Y, Z) hemispheres and what lies below the tentorium (`model.compartments`)."""
+        return find_compartments(self.fit.placed, self.fit.nodes)
 
     def mask(self, organ: str) -> Mask:
         """Mask of an organ by vote, by TG-263 name; organs are not cut by tumor."""

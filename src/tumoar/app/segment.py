@@ -115,6 +115,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
         tumor=request.tumor,
         prior=request.prior,
         gtv=request.gtv,
+        postop=request.postop,
         chains=request.chains,
         gibbs={"samples": request.samples, "burn_in": request.burn_in},
     )

@@ -84,6 +84,9 @@ class Options:
             help="Enhancing core, or whole T2/FLAIR abnormality; auto: the latter if nothing enhances."
         ),
     ] = None
+    postop: Annotated[
+        bool, typer.Option("--postop", help="After surgery: also outline the resection cavity.")
+    ] = False
     exclude: Annotated[Path | None, typer.Option(help="Mask of voxels to ignore.")] = None
     fix_tumor: Annotated[
         Path | None, typer.Option(help="Mask of the tumor: 1 is whole tumor, higher values are core.")

@@ -206,7 +206,7 @@ def describe(
 def summarize(result: Segmentation, notes: Sequence[Note], out: Path, watch: Watch) -> None:
     """Report tumor volumes, notes and status at the end of a run."""
     rows = {row["name"]: row for row in read_manifest(out)["volumes"]}
-    for name in ("GTV", "Edema") if result.config.tumor else ():
+    for name in ("Cavity", "GTV_residual", "GTV", "Edema") if result.config.tumor else ():
         if name in rows:
             low, high = result.volume(name).spread(0.90)
             shown = f"{name} {rows[name]['outlined_cm3']:.1f} cm³ (outlined)"

@@ -36,6 +36,7 @@ from tumoar.result.checks import review
 from tumoar.result.folder import Options, read_manifest
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.errors import UsageError
+from tumoar.vocabulary.labels import add_cavity
 from tumoar.vocabulary.notes import Note, needs_review
 
 FAST_STAMP = "fast: a preview, not the full algorithm"
@@ -123,7 +124,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
     if out is not None:
         require_place(out, request.files, overwrite=request.overwrite)
     model = load(request.model)
-    require_structures(request, model.labels)
+    require_structures(request, add_cavity(model.labels) if config.postop and config.tumor else model.labels)
     warm_blas()
     digests: dict[str, str] = {}
     person: Person = ()

@@ -19,7 +19,7 @@ def small(monkeypatch):
     case = small_head.case()
     l, z, y = small_head.truth()
     indices = small_head.LABELS.indices[l]
-    truth = Truth(case.grid, indices, z.astype(bool), y.astype(bool), indices)
+    truth = Truth(case.grid, indices, z.astype(bool), y.astype(bool), indices, np.zeros_like(z, bool))
     monkeypatch.setattr(pipeline, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {"gain": 0.5}))
     monkeypatch.setattr("tumoar.io.models.default_model", lambda: MODEL)
     monkeypatch.setattr("tumoar.vocabulary.config.FAST", CONFIG)

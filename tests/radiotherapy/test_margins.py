@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+from math import gcd
+
 import numpy as np
 import pytest
 
-from tumoar.radiotherapy.margins import Margins, find_ventricles, grow, grow_within, parse_margins
+from tumoar.geometry.image import Grid
+from tumoar.model.compartments import BELOW, JOINED, LEFT, RIGHT, UNKNOWN, are_separate
+from tumoar.radiotherapy.margins import PRESETS, Margins, find_ventricles, grow, grow_within, parse_margins
+from tumoar.radiotherapy.targets import Anatomy, grow_targets
 from tumoar.vocabulary.errors import UsageError
 
 
@@ -60,7 +66,116 @@ def test_ventricles_are_deep_fluid():
     assert not (found & ~grow(deep, 1.5, (1, 1, 1))).any()
 
 
+def hemispheres(shape, spacing, joined=0.0):
+    """Two hemispheres above a cerebellum, joined in the middle of the plane between them."""
+    x, y, z = np.moveaxis(np.stack(np.indices(shape), -1) * spacing, -1, 0)
+    middle = (np.array(shape) - 1) * spacing / 2
+    out = np.where(x < middle[0], LEFT, RIGHT).astype(np.uint8)
+    out[(abs(x - middle[0]) <= 3) & (np.hypot(y - middle[1], z - middle[2]) <= joined)] = JOINED
+    out[z < 0.3 * middle[2]] = BELOW
+    return out
+
+
+def shifted(values, step, fill):
+    """Values at the voxel one step farther."""
+    out = np.full(values.shape, fill, values.dtype)
+    here = tuple(slice(max(-d, 0), min(n - d, n)) for d, n in zip(step, values.shape))
+    there = tuple(slice(max(d, 0), min(n + d, n)) for d, n in zip(step, values.shape))
+    out[here] = values[there]
+    return out
+
+
+def walk(seed, domain, parts, spacing):
+    """Lengths of shortest paths by brute force, over all steps of up to two voxels that cross no wall."""
+    ways = []
+    for step in (s for s in product(range(-2, 3), repeat=3) if gcd(*s) == 1):
+        half = tuple(int(d / 2) for d in step)  # rounded toward zero
+        to, between = (shifted(parts, s, UNKNOWN) for s in (step, half))
+        is_open = domain & shifted(domain, step, False) & shifted(domain, half, False)
+        for a, b in ((parts, to), (parts, between), (between, to)):
+            is_open &= ~are_separate(a, b)
+        ways.append((step, np.where(is_open, np.linalg.norm(np.multiply(step, spacing)), np.inf)))
+    reach, before = np.where(seed, 0.0, np.inf), None
+    while before is None or not np.array_equal(reach, before):
+        before = reach
+        for step, length in ways:
+            reach = np.minimum(reach, shifted(reach, step, np.inf) + length)
+    return reach
+
+
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (1.0, 1.0, 2.0)], ids=str)
+@pytest.mark.parametrize("joined", [0.0, 8.0])
+def test_growth_is_that_of_a_walk(spacing, joined):
+    """Against brute force: differences are at most a voxel deep, and nothing is beyond the falx.
+
+    Behind the edge of an opening paths are up to 1.3 voxels longer: the wall is one voxel thick there.
+    """
+    spacing = np.array(spacing)
+    shape = tuple((np.array([36, 30, 30]) / spacing).astype(int))
+    parts = hemispheres(shape, spacing, joined)
+    brain = ball(shape, spacing, (18, 15, 15), 16)
+    seed = ball(shape, spacing, (11, 15, 17), 4) & brain
+    found = grow_within(seed, brain, 12, spacing, parts)
+    reach = walk(seed, brain, parts, spacing)
+    assert not (found & (reach > 12 + 0.6 * spacing.max())).any()
+    assert not (~found & (reach <= 12 - (1.3 if joined else 0.6) * spacing.max())).any()
+    if joined == 0:
+        assert not (found & np.isin(parts, (RIGHT, BELOW))).any()
+        assert (found & (parts == LEFT)).sum() > 0.97 * (
+            grow(seed, 12, spacing) & brain & (parts == LEFT)
+        ).sum()
+    else:
+        assert (found & (parts == RIGHT)).any()
+        assert not (found & (parts == BELOW)).any()
+
+
+def test_growth_reaches_the_falx_itself():
+    parts = hemispheres((40, 30, 30), 1.0)
+    seed = ball((40, 30, 30), 1.0, (14, 15, 20), 3)
+    found = grow_within(seed, np.ones(seed.shape, bool), 8, (1, 1, 1), parts)
+    assert found[19, 15, 20]
+    assert not found[20:].any()
+
+
+def test_a_tumor_that_seems_to_cross_the_falx_by_a_little_does_not_grow_there():
+    parts = hemispheres((50, 40, 40), 1.0)
+    seed = ball((50, 40, 40), 1.0, (19, 20, 25), 8)  # three millimeters of it beyond
+    every = np.ones(seed.shape, bool)
+    assert np.array_equal(grow_within(seed, every, 10, (1, 1, 1), parts)[25:], seed[25:])
+    butterfly = seed | seed[::-1]
+    assert grow_within(butterfly, every, 10, (1, 1, 1), parts)[45, 20, 25]
+
+
+def test_which_compartments_are_separate():
+    def apart(a, b):
+        return bool(are_separate(np.uint8(a), np.uint8(b)))
+
+    every = (UNKNOWN, LEFT, RIGHT, BELOW, JOINED)
+    pairs = {(LEFT, RIGHT), (LEFT, BELOW), (RIGHT, BELOW), (BELOW, JOINED)}
+    for a in every:
+        for b in every:
+            assert apart(a, b) == ((a, b) in pairs or (b, a) in pairs)
+
+
+def test_targets_stay_out_of_the_brainstem_and_say_what_stopped_them():
+    shape = (40, 40, 40)
+    brain, seed = ball(shape, 1.0, (20, 20, 20), 19), ball(shape, 1.0, (12, 20, 25), 4)
+    stem = ball(shape, 1.0, (20, 20, 14), 5)
+    anatomy = Anatomy(brain, np.zeros(shape, bool), stem, hemispheres(shape, 1.0))
+    grid = Grid(shape, np.eye(4))
+    (ctv, grown), (ptv, wide) = grow_targets(seed, anatomy, grid, PRESETS["estro-eano"])
+    assert not (grown & stem).any()
+    assert not grown[20:].any()
+    assert (ctv["margin_mm"], ptv["margin_mm"]) == (15, 3)
+    barriers = "brainstem, ventricles, falx (of the atlas), tentorium (of the atlas)"
+    assert ctv["how"] == f"GTV + 15 mm in the brain, not across {barriers}"
+    assert wide[20:].any()
+    unknown = Anatomy(brain, np.zeros(shape, bool), stem)
+    assert "falx" not in grow_targets(seed, unknown, grid, Margins(15))[0][0]["how"]
+
+
 def test_parsing():
+    assert parse_margins("ESTRO-EANO") == Margins(15, 3)
     assert parse_margins("ctv=20,ptv=3") == Margins(20, 3)
     assert parse_margins("PTV=5") == Margins(None, 5)
     for text in ("ctv", "ctv=x", "gtv=3", "ctv=-1", "ctv=100", ""):

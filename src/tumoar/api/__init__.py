@@ -103,9 +103,10 @@ def segment(
         How the images are combined; `register=False` trusts the headers.
     exclude, fix_tumor
         Masks on the reference image, as a path or an `Image`: voxels to ignore, and the tumor.
-    structures, tumor, min_volume, margins
-        TG-263 names, as a sequence or separated by commas (default: all); whether to segment tumor;
-        smaller parts of a structure, in cm³, are removed; CTV and PTV in mm, such as "ctv=15,ptv=3".
+    structures, tumor, postop, min_volume, margins
+        TG-263 names, as a sequence or separated by commas (default: all); whether to segment tumor, and a
+        resection cavity; smaller parts of a structure, in cm³, are removed; CTV and PTV in mm, such as
+        "ctv=15,ptv=3", or "estro-eano".
     method, fast
         "paper" for the method of the paper to the letter, whose settings a TOML file may change; `fast` for a
         quick preview. The result is marked with either.

@@ -29,7 +29,7 @@ from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thin_dvh
 from tumoar.radiotherapy.export import describe_roi_interval
 from tumoar.radiotherapy.margins import Margins
 from tumoar.radiotherapy.structures import DRAWN, require_frame
-from tumoar.radiotherapy.targets import add_margins, grow_targets
+from tumoar.radiotherapy.targets import add_margins, find_anatomy, grow_targets
 from tumoar.report import still_pictures
 from tumoar.result import segmentation
 from tumoar.result.checks import review
@@ -105,8 +105,8 @@ class Segmentation(segmentation.Segmentation, Result):
         """CTV and PTV, if margins were requested."""
         if self.margins is None:
             return {}
-        fluid = np.isin(self.labels, [s.index for s in self.table.structures if s.name == "CSF"])
-        found = grow_targets(self.mask("GTV"), self.mask("Brain"), fluid, self.case.grid, self.margins)
+        anatomy = find_anatomy(self.mask("Brain"), self.labels, self.table, self.compartments)
+        found = grow_targets(self.mask("GTV"), anatomy, self.case.grid, self.margins)
         return {row["name"]: mask for row, mask in found}
 
     def labels_on(self, contrast: str) -> Image:

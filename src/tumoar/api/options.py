@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     structures: str | Sequence[str]
     tumor: bool
     gtv: str | None
+    postop: bool
     fix_tumor: Source | Given | None
     min_volume: float
     samples: int | None

@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from tumoar.geometry.image import Case
 from tumoar.inference import gem, gibbs
 from tumoar.inference.tally import Tally
+from tumoar.model.cavity import open_atlas
 from tumoar.model.generative import Model, select_atlas, select_prior
 from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult, place_affine
@@ -117,6 +118,9 @@ def segment(
         with _time_stage(clock, "place"):
             placement = place(case, model, config, keeper, watch, trust_contrasts=trust_contrasts)
         model = select_atlas(select_prior(model, config), config)  # placement is the same for all settings
+        if config.postop and config.tumor:
+            blood = any(c.name == "T1" for c in case.contrasts)
+            model = replace(model, atlas=open_atlas(model.atlas, blood=blood))
         with _time_stage(clock, "fit"):
             fit = _fit(case, model, placement, config, keeper, watch)
         with _time_stage(clock, "sample"):

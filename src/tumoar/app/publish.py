@@ -218,7 +218,7 @@ def summarize(result: Segmentation, notes: Sequence[Note], out: Path, watch: Wat
     rows = {row["name"]: row for row in manifest["volumes"]}
     if manifest.get("whole_tumor"):
         rows[WHOLE_ROW] = manifest["whole_tumor"]
-    for name in ("GTV", "Edema", WHOLE_ROW) if result.config.tumor else ():
+    for name in ("Cavity", "GTV_residual", "GTV", "Edema", WHOLE_ROW) if result.config.tumor else ():
         if name in rows:
             watch.say(f"{name} {describe_volume(volume_of(rows[name]))}")
     for note in notes:

@@ -55,6 +55,7 @@ class Request:
     structures: tuple[str, ...] = ()
     tumor: bool = True
     gtv: str | None = None
+    postop: bool = False
     fix_tumor: Source | Given | None = None
     min_volume: float = 0.0
     # algorithm

@@ -39,6 +39,7 @@ from tumoar.result.folder import Options, read_manifest
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import UsageError
+from tumoar.vocabulary.labels import add_cavity
 from tumoar.vocabulary.notes import Note, needs_review
 
 FAST_STAMP = "fast: a preview, not the full algorithm"
@@ -118,6 +119,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
         tumor=request.tumor,
         prior=request.prior,
         gtv=request.gtv,
+        postop=request.postop,
         chains=request.chains,
         gibbs={"samples": request.samples, "burn_in": request.burn_in},
     )
@@ -125,7 +127,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
     if out is not None:
         require_place(out, request.files, overwrite=request.overwrite)
     model = load(request.model)
-    require_structures(request, model.labels)
+    require_structures(request, add_cavity(model.labels) if config.postop and config.tumor else model.labels)
     warm_blas()
     digests: dict[str, str] = {}
     person: Person = ()

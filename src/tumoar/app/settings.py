@@ -27,6 +27,7 @@ def resolve(
     tumor: bool,
     prior: str | None,
     gtv: str | None = None,
+    postop: bool = False,
     chains: int | None,
     gibbs: dict[str, int | None],
 ) -> Config:
@@ -57,6 +58,8 @@ def resolve(
         table["gibbs"] = table["gibbs"] | {k: v for k, v in gibbs.items() if v is not None}
     if not tumor:
         table["tumor"] = False
+    if postop:
+        table["postop"] = True
     try:
         return Config.model_validate(table)
     except ValidationError as error:

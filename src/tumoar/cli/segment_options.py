@@ -84,6 +84,9 @@ class Options:
             help="Enhancing core, or whole T2/FLAIR abnormality; auto: the latter if nothing enhances."
         ),
     ] = None
+    postop: Annotated[
+        bool, typer.Option("--postop", help="After surgery: also outline the resection cavity.")
+    ] = False
     exclude: Annotated[Path | None, typer.Option(help="Mask of voxels to ignore.")] = None
     fix_tumor: Annotated[
         Path | None, typer.Option(help="Mask of the tumor: 1 is whole tumor, higher values are core.")
@@ -112,7 +115,10 @@ class Options:
         bool, typer.Option("--keep-face", help="Keep the patient's face in the images of the report.")
     ] = False
     margins: Annotated[
-        str | None, typer.Option(metavar="ctv=20,ptv=3", help="Add CTV and PTV: margins around the GTV, mm.")
+        str | None,
+        typer.Option(
+            metavar="ctv=15,ptv=3", help="Add CTV and PTV: margins around the GTV in mm, or `estro-eano`."
+        ),
     ] = None
     rtstruct: Annotated[bool, typer.Option("--rtstruct", help="Also write contours on a DICOM input.")] = (
         False

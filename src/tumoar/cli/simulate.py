@@ -33,6 +33,13 @@ def simulate(
     ] = None,
     core_ml: Annotated[float, typer.Option(min=0.0, help="Volume of the tumor core; 0 for no tumor.")] = 25.0,
     slices: Annotated[float, typer.Option(min=0.5, max=10.0, help="Slice thickness in mm.")] = 1.0,
+    postop: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WAY",
+            help="Remove the tumor: gross, partial, surface, collapsed or blood.",
+        ),
+    ] = None,
     skull_stripped: Annotated[bool, typer.Option("--skull-stripped", help="Keep only the brain.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same patient.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing simulation.")] = False,
@@ -45,8 +52,9 @@ def simulate(
     from tumoar.io.outputs import new_folder, require_empty
     from tumoar.simulate import Acquisition, draw_blob, draw_place
     from tumoar.simulate import simulate as make
+    from tumoar.simulate.surgery import WAYS, Surgery
     from tumoar.simulate.tissue import default_tissues
-    from tumoar.vocabulary.labels import default_labels
+    from tumoar.vocabulary.labels import add_cavity, default_labels
 
     known = {name.lower(): name for name in default_tissues().scans}
     names = contrast or ["T1c", "FLAIR", "T2"]
@@ -59,9 +67,13 @@ def simulate(
     if core_ml != 0 and not SMALLEST <= core_ml <= LARGEST:
         do = f"use {SMALLEST:g} to {LARGEST:g} ml, or 0 for no tumor"
         raise UsageError("core", "no such tumor core can be drawn", found=f"{core_ml:g} ml", do=do)
+    if postop is not None and (postop not in WAYS or core_ml == 0):
+        do = f"use {', '.join(WAYS)}, with a tumor"
+        raise UsageError("postop", "this tumor cannot be removed", found=postop, do=do)
+    surgery = None if postop is None else Surgery(postop)
     given = [path for path in (labels, atlas) if path is not None]
     require_empty(output, given, overwrite=overwrite, kind=KIND)
-    table = default_labels()
+    table = default_labels() if surgery is None else add_cavity(default_labels())
     rng_head, rng_tumor, rng_scan = np.random.default_rng(seed).spawn(3)
     label_map, grid = _read(labels) if labels else _draw(atlas, rng_head)
     tumor = None
@@ -75,7 +87,9 @@ def simulate(
         tumor = draw_place(blob, label_map, table, rng_tumor)
     thick = (float(grid.spacing[0]), float(grid.spacing[1]), slices)
     scans = [Acquisition(known[name.lower()], thick) for name in names]
-    images, truth = make(label_map, grid, tumor, scans, table, rng_scan, skull_stripped=skull_stripped)
+    images, truth = make(
+        label_map, grid, tumor, scans, table, rng_scan, skull_stripped=skull_stripped, surgery=surgery
+    )
 
     card = {
         "seed": seed,
@@ -85,10 +99,13 @@ def simulate(
         "core_ml": round(float(truth.y.sum()) * grid.voxel_volume / 1000, 2),
         "whole_ml": round(float(truth.z.sum()) * grid.voxel_volume / 1000, 2),
     }
+    if surgery is not None:
+        card["cavity_ml"] = round(float(truth.cavity.sum()) * grid.voxel_volume / 1000, 2)
     with new_folder(output, KIND, given, overwrite=overwrite) as work:
         for name, image in images.items():
             write_nifti(work / f"{name}.nii.gz", image.data, image.grid)
-        for name, volume in (("labels", truth.l), ("tumor", truth.z.astype(np.uint8) + truth.y)):
+        classes = np.where(truth.cavity, np.uint8(3), truth.z.astype(np.uint8) + truth.y)
+        for name, volume in (("labels", truth.l), ("tumor", classes)):
             write_nifti(work / f"truth_{name}.nii.gz", volume, truth.grid)
         write_nifti(work / "truth_segmentation.nii.gz", truth.exclusive, truth.grid)
         (work / "truth.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")

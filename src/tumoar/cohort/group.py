@@ -28,7 +28,7 @@ from tumoar.vocabulary.tables import ABSENT
 from tumoar.vocabulary.tables import to_tsv as table_to_tsv
 
 STATES = ("done", "failed", "interrupted", "not run")
-TARGETS = ("GTV", "Edema", "CTV", "PTV")
+TARGETS = ("GTV", "Cavity", "GTV_residual", "Edema", "CTV", "PTV")
 """They differ between patients by nature, unlike organs."""
 FEWEST = 8
 """Minimum number of patients for detecting unusual volumes."""

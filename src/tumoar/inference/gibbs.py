@@ -22,6 +22,7 @@ from tumoar.inference.initialise import (
     find_enhancing,
     initialize_labels,
     initialize_prior,
+    open_cavity,
     release_core_components,
     select_voxels,
     turn_to_core,
@@ -30,6 +31,7 @@ from tumoar.inference.noise_correlation import estimate_likelihood_exponent
 from tumoar.inference.schedule import Schedule, find_active_region
 from tumoar.inference.tumor_prior import TumorPrior
 from tumoar.model import joint
+from tumoar.model.cavity import RARE, SHARE
 from tumoar.model.conditionals import make_sampler, update_theta
 from tumoar.model.generative import temper_priors
 from tumoar.model.gmm import Moments, Theta
@@ -150,7 +152,7 @@ def initialize_chain(
         case.grid.voxel_volume,
         config.gem,
     )
-    own = joint.pack_prior(volume, pi)
+    own = _pack_prior(volume, pi, fit)
     fixed_z = _extend_to_core(fixed_z, fixed_y)
     first = find_most_probable(fit, volume, with_tumor, config.gem.u)
     rng = np.random.default_rng([seed, 0])
@@ -159,7 +161,7 @@ def initialize_chain(
     else:
         bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
         first = initialize_labels(first, bright, spacing, rng)
-    first = _apply_fixed(first, fixed_z, fixed_y, labels)
+    first = _apply_fixed(open_cavity(first, labels), fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
     schedule = Schedule.from_settings(config.gibbs)
     estimated = estimate_likelihood_exponent(volume, fit.labels, first, fit.theta)
@@ -176,6 +178,18 @@ def initialize_chain(
     L = nodes.find_likelihoods(fit.placed, volume, theta, first.z, tau)
     chain = replace(chain, mesh=nodes.build_mesh(fit.placed, fit.nodes, L))
     return chain, initialize_state(chain, theta, first, fit.nodes)
+
+
+def _pack_prior(volume: Volume, pi: npt.NDArray[np.float32], fit: Fit) -> Prior:
+    """Pack π for the sampler, where the shape priors make a cavity rare; sides and location do not matter."""
+    cavity = fit.labels.cavity
+    if cavity is None:
+        return joint.pack_prior(volume, pi)
+    rare = pi[..., cavity].copy()
+    pi[..., cavity] *= SHARE / RARE / np.maximum(fit.factor.astype(np.float32), 1e-3)
+    packed = joint.pack_prior(volume, pi)
+    pi[..., cavity] = rare
+    return packed
 
 
 def find_most_probable(fit: Fit, volume: Volume, pi: npt.NDArray[np.float32], u: float) -> Labels:

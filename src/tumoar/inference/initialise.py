@@ -32,7 +32,7 @@ MARGIN = 10.0
 """Millimeters of background modeled around the head, or around the brain if skull-stripped."""
 GAP = 5.0
 """Millimeters of dilation that close gaps in a rim of core, as thick slices leave them."""
-STARTED_LIKE = {"chiasm": "GWM"}
+STARTED_LIKE = {"chiasm": "GWM", "cavity": "CSF"}
 """Mixtures initialized like another one, because their atlas prior mostly covers neighboring tissue."""
 ENCLOSED = 0.05
 """Fraction of the tumor that core must enclose to count as a rim."""
@@ -164,7 +164,7 @@ def initialize_theta(
     for x, gmm in enumerate(labels.gmms):
         q = labels.component_slice(x)
         for c, contrast in enumerate(contrasts):
-            if gmm.role != "normal" and contrast.tumor_start is not None:
+            if contrast.tumor_start is not None and gmm.role in contrast.tumor_start:
                 mu[q, c] = center[q, c] + contrast.tumor_start[gmm.role] * unit[q, c]
     if learned:
         mu, Sigma = _start_from_medians(labels, contrasts, v, pi, groups, mu, Sigma)
@@ -251,6 +251,15 @@ def initialize_labels(
     if enclosed.sum() > ENCLOSED * is_tumor.sum():
         return joint.Labels(labels.l, labels.z, (is_core | enclosed).astype(np.uint8))
     return turn_to_core(joint.Labels(labels.l, labels.z, is_core.astype(np.uint8)), rng)
+
+
+def open_cavity(labels: joint.Labels, table: LabelTable) -> joint.Labels:
+    """Make the cavity part of tumor and core, as in the full model; in the simplified one it is neither."""
+    if table.cavity is None:
+        return labels
+    is_cavity = labels.l == table.cavity
+    z, y = (np.where(is_cavity, np.uint8(1), v) for v in (labels.z, labels.y))
+    return joint.Labels(labels.l, z, y)
 
 
 def turn_to_core(labels: joint.Labels, rng: np.random.Generator) -> joint.Labels:

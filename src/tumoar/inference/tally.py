@@ -48,7 +48,8 @@ class Tally:
         l, z, y = (v.ravel() for v in (labels.l, labels.z, labels.y))
         *structures, tumor, core = count_labels(self.at, l, z, y, self.l, self.z, self.y)
         self.samples += 1
-        self.volumes.append(np.array([*structures, tumor - core, core]))
+        removed = 0 if self.labels.cavity is None else structures[self.labels.cavity]
+        self.volumes.append(np.array([*structures, tumor - core, core - removed]))
         if self.keep_samples:
             self.kept.append(zlib.compress(np.stack([v[self.at] for v in (l, z, y)]).tobytes(), 1))
 
@@ -58,15 +59,23 @@ class Tally:
         The "majority" rule takes each variable by itself, as in the paper. Tumor may then be voted where
         brain structures split their votes and background has the most, and thin organs outside the brain may
         have no majority anywhere. By "volume", l is restricted to the brain where tumor wins, and organs
-        outside the brain get their mean volume in the samples.
+        outside the brain get their mean volume in the samples. A cavity needs a majority.
         """
         z = 2 * self.z.astype(int) > self.samples
         y = 2 * self.y.astype(int) > self.samples
-        l = self.l.argmax(0)
+        cavity = self.labels.cavity
+        if cavity is None:
+            counts, is_cavity = self.l, None
+        else:
+            counts, is_cavity = self.l.copy(), 2 * self.l[cavity].astype(int) > self.samples
+            counts[cavity] = 0
+        l = counts.argmax(0)
         if rule == "volume":
             brain = np.flatnonzero(self.labels.in_brain)
-            l = add_thin_organs(l, dict(enumerate(self.l)), self.labels, self.samples)
-            l = np.where(z, brain[self.l[brain].argmax(0)], l)
+            l = add_thin_organs(l, dict(enumerate(counts)), self.labels, self.samples)
+            l = np.where(z, brain[counts[brain].argmax(0)], l)
+        if is_cavity is not None:
+            l = np.where(is_cavity, cavity, l)
         return Votes(*(self._full(v, np.uint8) for v in (l, z, y)))
 
     def fraction(self, structures: tuple[str, ...] = (), tumor: tuple[str, ...] = ()) -> Field:
@@ -79,6 +88,8 @@ class Tally:
             votes += self.l[self.labels.l(name)]
         if "core" in tumor:
             votes += self.y
+            if self.labels.cavity is not None:
+                votes -= self.l[self.labels.cavity]
         if "edema" in tumor:
             votes += self.z - self.y
         return self._full(votes / np.float32(max(self.samples, 1)), np.float32)

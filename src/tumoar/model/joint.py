@@ -78,11 +78,14 @@ def compile_groups(
     """Table 2 and Eq. (3) as index arrays: columns of each mixture, and their weights in a flat prior.
 
     Without `flat` all weights are 1, and the fields of `draw` determine the prior of tumor. With
-    `tumor_columns` π has two more columns at its end, the prior probabilities of edema and of core.
+    `tumor_columns` π has two more columns at its end, the prior probabilities of edema and of core; a cavity
+    is a structure like others then.
     """
     columns = np.arange(labels.K) if columns is None else columns
     level = np.zeros(labels.X, np.int64)
     level[labels.edema], level[labels.core] = 1, 2
+    if labels.cavity is not None and not tumor_columns:
+        level[labels.x_of_l[labels.cavity]] = 2
     members: list[list[int]] = [[] for _ in range(labels.X)]
     weights: list[list[float]] = [[] for _ in range(labels.X)]
     for l, z, y in labels.states:

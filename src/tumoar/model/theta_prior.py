@@ -120,7 +120,7 @@ def expect_voxels(
     """(X,) I_x: Σ_i π_i over the structures of normal mixtures (`atlas_sums`), mean volumes for tumor."""
     I = np.array(atlas_sums, float)
     for x, gmm in enumerate(labels.gmms):
-        if gmm.role != "normal":
+        if gmm.role in tumor_mm3:
             I[x] = tumor_mm3[gmm.role] / voxel_mm3
     return I
 

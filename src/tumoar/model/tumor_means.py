@@ -22,7 +22,12 @@ from tumoar.vocabulary.labels import LabelTable
 
 Array = npt.NDArray[np.floating]
 
-REFERENCE = "GWM"
+REFERENCE, FLUID = "GWM", "CSF"
+FLUID_DEVIATION = 0.25
+"""Standard deviation in log intensity (100 HU in CT) of the fluid in a cavity from CSF, due to protein. An
+assumption, without measurement."""
+TIES = 10.0
+"""Weight of that prior relative to those of tumor means: it must hold for cavities of some cm³."""
 
 
 def relate_tumor_means(
@@ -52,7 +57,23 @@ def relate_tumor_means(
         precision = voxels[part] * np.linalg.inv(covariance)
         J += K.T @ precision @ K
         j += K.T @ precision @ mean
+    if labels.cavity is not None and labels.has_gmm(FLUID):
+        J += _tie_cavity(labels, contrasts, voxels["core"])
     return Quadratic(J, j)
+
+
+def _tie_cavity(labels: LabelTable, contrasts: Sequence[Contrast], voxels: float) -> Array:
+    """J of a prior that the fluid of a cavity, its first component, looks like CSF in every contrast."""
+    Q, N = labels.Q, len(contrasts)
+    first = labels.component_slice(int(labels.x_of_l[labels.cavity])).start
+    csf = labels.component_slice(labels.x_named(FLUID))
+    J = np.zeros((Q * N, Q * N))
+    for n in range(N):
+        row = np.zeros((Q, N))
+        row[first, n] = 1
+        row[csf, n] = -1 / (csf.stop - csf.start)
+        J += voxels * TIES / FLUID_DEVIATION**2 * np.outer(row.ravel(), row.ravel())
+    return J
 
 
 def _moments(part: str, contrasts: Sequence[Contrast]) -> tuple[Array, Array]:

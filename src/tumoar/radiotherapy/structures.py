@@ -231,7 +231,8 @@ def _votes(table: LabelTable, anatomy: Image, whole: Image) -> Votes:
 
 def _islands(out: Path, manifest: Mapping[str, Any], table: LabelTable, outlined: Image) -> Mask | None:
     """Voxels that are tumor in most samples but not in the outline; None if fractions were not kept."""
-    files = [f"probabilities/{organ.name}.nii.gz" for organ in table.organs if organ.tumor]
+    every = [organ for organ in table.organs if organ.tumor and organ.name != "GTV_residual"]
+    files = [f"probabilities/{organ.name}.nii.gz" for organ in every]
     if not all(name in manifest["files"] for name in files):
         return None
     share = sum(np.asarray(read_nifti(out / name).data, np.float32) for name in files)

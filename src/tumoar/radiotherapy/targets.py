@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,32 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti, write_nifti
+from tumoar.model.compartments import BELOW, Compartments
 from tumoar.radiotherapy.margins import Margins, find_ventricles, grow, grow_within
-from tumoar.result.folder import add_files, read_manifest, write_table
+from tumoar.result.folder import COMPARTMENTS, add_files, read_manifest, write_table
 from tumoar.result.masks import label_table, structure_names
 from tumoar.vocabulary.errors import UsageError
+from tumoar.vocabulary.labels import LabelTable
 
 TABLE = "margins.tsv"
+KEPT_OUT = ("brainstem",)
+"""Structures of the brain that the CTV does not enter. The chiasm is not part of the brain. That the margin
+ends at brainstem, chiasm, bone, ventricles, falx and tentorium follows Niyazi et al. 2023 (see `PRESETS`)."""
 
 Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Anatomy:
+    """Where a CTV can grow: the brain, without `fluid` deep inside it and without organs `kept_out`.
+
+    `compartments`, if known, are separated by falx and tentorium.
+    """
+
+    brain: Mask
+    fluid: Mask
+    kept_out: Mask
+    compartments: Compartments | None = None
 
 
 def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
@@ -28,8 +47,9 @@ def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
     grid, table = labels.grid, label_table(manifest)
     require_margins(structure_names(manifest))
     target, brain = (_mask(out, name) for name in ("GTV", "Brain"))
-    fluid = np.isin(labels.data, [s.index for s in table.structures if s.name == "CSF"])
-    targets = grow_targets(target, brain, fluid, grid, margins)
+    found = read_nifti(out / COMPARTMENTS).data if COMPARTMENTS in manifest["files"] else None
+    anatomy = find_anatomy(brain, np.asarray(labels.data), table, found)
+    targets = grow_targets(target, anatomy, grid, margins)
     rows = [row for row, _ in targets]
     with add_files(out, manifest, margins=rows) as folder:
         write_table(folder / TABLE, rows)
@@ -39,21 +59,40 @@ def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
     return rows
 
 
+def find_anatomy(brain: Mask, labels: npt.NDArray, table: LabelTable, compartments: Any = None) -> Anatomy:
+    """Anatomy of a label map, with tumor over anatomy."""
+    fluid, kept_out = (
+        np.isin(labels, [s.index for s in table.structures if s.name in names])
+        for names in (("CSF",), KEPT_OUT)
+    )
+    parts = None if compartments is None else np.asarray(compartments, np.uint8)
+    return Anatomy(brain, fluid, kept_out, parts)
+
+
 def grow_targets(
-    target: Mask, brain: Mask, fluid: Mask, grid: Grid, margins: Margins
+    target: Mask, anatomy: Anatomy, grid: Grid, margins: Margins
 ) -> list[tuple[dict[str, Any], Mask]]:
     """Grow the requested CTV and PTV around a GTV; return a table row and a mask for each."""
     targets = []
     if margins.ctv is not None:
-        inside = brain & ~find_ventricles(brain, fluid, grid.spacing)
-        target = grow_within(target, inside, margins.ctv, grid.spacing)
-        how = f"GTV + {margins.ctv:g} mm in the brain, not across ventricles; falx and tentorium not modeled"
+        brain, parts = anatomy.brain, anatomy.compartments
+        inside = brain & ~find_ventricles(brain, anatomy.fluid, grid.spacing) & ~anatomy.kept_out
+        target = grow_within(target, inside, margins.ctv, grid.spacing, parts)
+        barriers = [*KEPT_OUT, "ventricles", *_membranes(parts)]
+        how = f"GTV + {margins.ctv:g} mm in the brain, not across {', '.join(barriers)}"
         targets.append((_row("CTV", margins.ctv, target, grid, how), target))
     if margins.ptv is not None:
         target = grow(target, margins.ptv, grid.spacing)
         how = f"{'CTV' if margins.ctv is not None else 'GTV'} + {margins.ptv:g} mm"
         targets.append((_row("PTV", margins.ptv, target, grid, how), target))
     return targets
+
+
+def _membranes(parts: Compartments | None) -> list[str]:
+    """Membranes that a map of compartments has."""
+    if parts is None:
+        return []
+    return ["falx (of the atlas)", *(["tentorium (of the atlas)"] if (parts == BELOW).any() else [])]
 
 
 def require_margins(names: Sequence[str]) -> None:

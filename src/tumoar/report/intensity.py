@@ -16,7 +16,7 @@ from tumoar.report.pictures import diverging, plane
 from tumoar.report.volumes import brain, center, unit
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import MeanConstraint, select_constraints
-from tumoar.vocabulary.labels import LabelTable
+from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable
 
 BINS = 120
 LEAST_SHARE = 0.001
@@ -89,6 +89,8 @@ def _mixtures(result: Segmentation) -> npt.NDArray[np.int64]:
     x = table.x_of_l[votes.l]
     x[votes.z == 1] = table.edema
     x[votes.y == 1] = table.core
+    if table.cavity is not None:
+        x[votes.l == table.cavity] = table.x_of_l[table.cavity]
     return x
 
 
@@ -112,7 +114,7 @@ def _components(
 
 def _color(table: LabelTable, x: int) -> str:
     gmm = table.gmms[x]
-    if gmm.role != "normal":
+    if gmm.role in TUMOR_STATES:
         return next(t.color for t in table.tumor if t.name == gmm.role)
     return next(s.color for s in table.structures if s.gmm == gmm.name)
 

@@ -19,6 +19,7 @@ from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.placement.tissue_order import WORDS
 from tumoar.preprocess.quality import MOST_UNUSABLE
+from tumoar.result.cavity import review_cavity
 from tumoar.result.parts import gtv_is_whole
 from tumoar.result.scores import dice
 from tumoar.result.segmentation import Segmentation
@@ -61,7 +62,7 @@ def check_coverage(case: Case, placed: Placed) -> None:
 def review(result: Segmentation) -> tuple[Note, ...]:
     """All notes on a result, including those on its images."""
     notes = [*result.case.notes, *result.placement.notes]
-    for check in (_unseen, _tumor, _contrasts, _sides, _chain, _agreement):
+    for check in (_unseen, _tumor, review_cavity, _contrasts, _sides, _chain, _agreement):
         notes += check(result)
     return tuple(sorted(notes, key=lambda note: note.id != SWAPPED))  # it puts all others in doubt
 

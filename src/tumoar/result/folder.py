@@ -28,7 +28,7 @@ from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.store import labels_to_dict
 from tumoar.numerics.threads import map_threads
 from tumoar.preprocess.case import resample_to_input
-from tumoar.result.native import Delivered, deliver, remove_small_parts, same_space
+from tumoar.result.native import Delivered, deliver, deliver_compartments, remove_small_parts, same_space
 from tumoar.result.parts import describe_gtv
 from tumoar.result.prediction import describe_interval
 from tumoar.result.segmentation import Segmentation, Volume, exclusive, organ_mask, scale_volume
@@ -38,6 +38,7 @@ from tumoar.vocabulary.notes import Note, needs_review
 from tumoar.vocabulary.tables import to_tsv
 
 __all__ = [
+    "COMPARTMENTS",
     "MANIFEST",
     "REPORT",
     "Options",
@@ -56,6 +57,7 @@ ANATOMY = "_anatomy.nii.gz"  # of a sample
 PREDICTED = "predicted"
 """Folder of predicted probabilities; `probabilities` has vote fractions."""
 WHOLE_ROW = "whole tumor"
+COMPARTMENTS = "compartments.nii.gz"  # hemispheres and what lies below the tentorium, for margins
 
 
 @dataclass(frozen=True)
@@ -174,10 +176,11 @@ def _write_images(
 
 
 def _write_maps(work: Path, result: Segmentation, main: Delivered) -> None:
-    """Write the label map and the map of uncertainty."""
+    """Write the label map, the map of uncertainty and that of compartments."""
     write_nifti(work / "segmentation.nii.gz", main.labels, main.grid)
     entropy = resample_to_input(result.entropy(), result.case, result.case.reference)
     write_nifti(work / "uncertainty.nii.gz", entropy, main.grid)
+    write_nifti(work / COMPARTMENTS, deliver_compartments(result), main.grid)
 
 
 def _write_organ(

@@ -40,8 +40,8 @@ def deliver(result: Segmentation, name: str) -> Delivered:
     table, tally = result.table, result.tally
     grid = result.case.input(name).grid
     shares = (
-        (k, resample_to_input(tally.fraction((structure.name,)), result.case, name))
-        for k, structure in enumerate(table.structures)
+        (k, resample_to_input(_fraction(result, k), result.case, name))
+        for k in range(table.K)
         if tally.l[k].any()
     )
     z, y = (
@@ -50,6 +50,27 @@ def deliver(result: Segmentation, name: str) -> Delivered:
     )
     votes = vote_on_grid(table, grid, shares, z, y, result.config.vote)
     return Delivered(name, grid, votes, exclusive(table, votes))
+
+
+def _fraction(result: Segmentation, k: int) -> npt.NDArray[np.float32]:
+    """Vote fractions of a structure; none of a cavity where that is not outlined."""
+    share = result.tally.fraction((result.table.structures[k].name,))
+    return np.where(result.closed | result.islands, 0, share) if k == result.table.cavity else share
+
+
+def deliver_compartments(result: Segmentation) -> npt.NDArray[np.uint8]:
+    """Compartments of the brain (model/compartments.py) on the voxels of the reference image."""
+    found = result.compartments
+    best, out = None, None
+    for value in range(int(found.max()) + 1):
+        is_value = (found == value).astype(np.float32)
+        share = resample_to_input(is_value, result.case, result.case.reference)
+        if best is None or out is None:
+            best, out = share, np.zeros(share.shape, np.uint8)
+        wins = share > best
+        best[wins], out[wins] = share[wins], value
+    assert out is not None
+    return out
 
 
 def deliver_sample(
@@ -87,7 +108,11 @@ def vote_on_grid(
     best, best_in_brain = np.zeros(grid.shape, np.float32), np.zeros(grid.shape, np.float32)
     l, l_in_brain = np.zeros(grid.shape, np.uint8), np.zeros(grid.shape, np.uint8)
     outside: dict[int, npt.NDArray[np.uint8]] = {}
+    cavity = np.zeros(grid.shape, bool)
     for k, share in shares:
+        if k == table.cavity:
+            cavity = share > HALF
+            continue
         wins = share > best
         best[wins], l[wins] = share[wins], k
         if table.structures[k].in_brain:
@@ -98,6 +123,8 @@ def vote_on_grid(
     if rule == "volume":
         l = add_thin_organs(l, outside, table, STEPS)
         l[z] = l_in_brain[z]
+    if table.cavity is not None:
+        l[cavity] = table.cavity
     return Votes(l, z.astype(np.uint8), (y & z).astype(np.uint8))
 
 

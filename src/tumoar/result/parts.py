@@ -16,6 +16,12 @@ LEAST_CORE = 0.5
 """cm³ of core from which a tumor enhances measurably: a sphere 10 mm across, the smallest measurable lesion
 of the RANO criteria (Wen et al., J. Clin. Oncol. 28, 2010)."""
 WHOLE = ("core", "edema")
+REACH = 5.0
+"""Millimeters from the surface of the brain within which a cavity must come."""
+WIDE = 5.0
+"""Millimeters across its widest place that a cavity has at least."""
+LEAST_CAVITY = 0.5
+"""cm³ below which fluid is not called a cavity."""
 
 
 def find_islands(
@@ -36,6 +42,25 @@ def find_islands(
     return np.asarray(drop[parts] & z)
 
 
+def find_closed(cavity: Mask, brain: Mask, spacing: npt.NDArray[np.float64], voxel_cm3: float) -> Mask:
+    """(X, Y, Z) cavity in parts that no surgeon can have reached, or that are too thin: fluid in a tumor.
+
+    A cavity was made from the surface of the brain: one of its voxels lies within `REACH` of it. Its widest
+    place is at least `WIDE` across, and it has at least `LEAST_CAVITY`: others are sulci, or necrosis.
+    """
+    parts, count = ndimage.label(cavity)
+    if count == 0:
+        return np.zeros(cavity.shape, bool)
+    filled = ndimage.binary_fill_holes(np.pad(ndimage.binary_closing(brain | cavity, iterations=2), 1))
+    depth = ndimage.distance_transform_edt(filled, sampling=spacing)[1:-1, 1:-1, 1:-1]
+    half_width = ndimage.distance_transform_edt(np.pad(cavity, 1), sampling=spacing)[1:-1, 1:-1, 1:-1]
+    numbers = np.arange(1, count + 1)
+    is_open = ndimage.minimum(depth, parts, numbers) <= REACH
+    is_open &= 2 * ndimage.maximum(half_width, parts, numbers) >= WIDE
+    is_open &= np.bincount(parts.ravel(), minlength=count + 1)[1:] * voxel_cm3 >= LEAST_CAVITY
+    return np.asarray(~np.append(True, is_open)[parts])
+
+
 def uses_whole_tumor(gtv: str, core_cm3: float, whole_cm3: float, core_is_identifiable: bool) -> bool:
     """Whether the GTV is the whole T2/FLAIR abnormality and not the enhancing core.
 
@@ -50,7 +75,7 @@ def uses_whole_tumor(gtv: str, core_cm3: float, whole_cm3: float, core_is_identi
 
 def widen_gtv(table: LabelTable) -> LabelTable:
     """Make the GTV of a label table the whole tumor."""
-    organs = tuple(replace(o, tumor=WHOLE) if o.kind == "GTV" else o for o in table.organs)
+    organs = tuple(replace(o, tumor=WHOLE) if o.name == "GTV" else o for o in table.organs)
     return replace(table, organs=organs)
 
 
@@ -58,7 +83,8 @@ def describe_gtv(organ: Organ) -> str:
     """What a GTV is made of, for descriptions; empty for other organs."""
     if organ.kind != "GTV":
         return ""
-    return "whole T2/FLAIR abnormality" if set(organ.tumor) == set(WHOLE) else "enhancing core"
+    made_of = "whole T2/FLAIR abnormality" if set(organ.tumor) == set(WHOLE) else "enhancing core"
+    return f"resection cavity and {made_of}" if organ.structures else made_of
 
 
 def gtv_is_whole(table: LabelTable) -> bool:

@@ -20,10 +20,11 @@ from tumoar.inference.gibbs import SweepInfo
 from tumoar.inference.tally import Tally, Votes, pool_tallies
 from tumoar.model.bias import field as bias_field
 from tumoar.model.calibration import NOTHING, Calibration
+from tumoar.model.compartments import Compartments, find_compartments
 from tumoar.model.conformal import SHARES
 from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult
-from tumoar.result.parts import WHOLE, find_islands
+from tumoar.result.parts import WHOLE, find_closed, find_islands
 from tumoar.result.prediction import (
     CORE,
     WHOLE_TUMOR,
@@ -158,7 +159,20 @@ class Segmentation:
     def votes(self) -> Votes:
         """l, z, y by vote, without islands."""
         stays = (~self.islands).astype(np.uint8)
-        return Votes(self._voted.l, self._voted.z * stays, self._voted.y * stays)
+        l = self._voted.l
+        if self.table.cavity is not None:
+            under = np.uint8(np.flatnonzero(self.table.in_brain)[0])
+            l = np.where(self.closed | (self.islands & (l == self.table.cavity)), under, l)
+        return Votes(l, self._voted.z * stays, self._voted.y * stays)
+
+    @cached_property
+    def closed(self) -> Mask:
+        """(X, Y, Z) voted cavity in parts that count as core (`parts.find_closed`)."""
+        if self.table.cavity is None:
+            return np.zeros(self._voted.l.shape, bool)
+        cavity = self._voted.l == self.table.cavity
+        brain = self.table.in_brain[self._voted.l]
+        return find_closed(cavity, brain, self.case.grid.spacing, self.case.grid.voxel_volume / 1000)
 
     def left_out(self, organ: str) -> int:
         """Number of voxels of an organ in islands."""
@@ -173,6 +187,11 @@ class Segmentation:
     def labels(self) -> npt.NDArray[np.uint8]:
         """(X, Y, Z) the exclusive label map: tumor over anatomy."""
         return exclusive(self.table, self.votes)
+
+    @cached_property
+    def compartments(self) -> Compartments:
+        """(X, Y, Z) hemispheres and what lies below the tentorium (`model.compartments`)."""
+        return find_compartments(self.fit.placed, self.fit.nodes)
 
     def mask(self, organ: str) -> Mask:
         """Mask of an organ by vote, by TG-263 name; organs are not cut by tumor."""
@@ -255,19 +274,21 @@ def exclusive(table: LabelTable, votes: Votes) -> npt.NDArray[np.uint8]:
     """Indices of the label table, tumor over anatomy."""
     out = table.indices[votes.l]
     for part in table.tumor:
-        out[tumor_mask(part.name, votes)] = part.index
+        out[tumor_mask(table, part.name, votes)] = part.index
     return out
 
 
-def tumor_mask(part: str, votes: Votes) -> Mask:
-    """Mask of a tumor class."""
+def tumor_mask(table: LabelTable, part: str, votes: Votes) -> Mask:
+    """Mask of a tumor class; core does not include a cavity."""
     _, y = TUMOR_STATES[part]
-    return votes.y == 1 if y else (votes.z == 1) & (votes.y == 0)
+    if not y:
+        return (votes.z == 1) & (votes.y == 0)
+    return votes.y == 1 if table.cavity is None else (votes.y == 1) & (votes.l != table.cavity)
 
 
 def organ_mask(table: LabelTable, organ: Organ, votes: Votes) -> Mask:
     """Mask of an organ, whether or not tumor covers it."""
     out = np.isin(votes.l, [table.l(s) for s in organ.structures])
     for part in organ.tumor:
-        out |= tumor_mask(part, votes)
+        out |= tumor_mask(table, part, votes)
     return out

@@ -14,13 +14,32 @@ import numpy.typing as npt
 from tumoar.geometry.image import Grid, Image
 from tumoar.model.generative import Model
 from tumoar.simulate.head import draw_head
-from tumoar.simulate.patient import EDEMA, Maps, Truth, displace, make_phantom, make_truth, tissue_map
+from tumoar.simulate.patient import (
+    EDEMA,
+    REMOVED,
+    Maps,
+    Truth,
+    displace,
+    make_phantom,
+    make_truth,
+    tissue_map,
+)
 from tumoar.simulate.scanner import Acquisition, acquire
+from tumoar.simulate.surgery import Surgery, open_skull, resect
 from tumoar.simulate.tissue import default_tissues
 from tumoar.simulate.tumor import draw_blob, draw_place, draw_shape
 from tumoar.vocabulary.labels import LabelTable
 
-__all__ = ["Acquisition", "Truth", "draw_blob", "draw_patient", "draw_place", "draw_shape", "simulate"]
+__all__ = [
+    "Acquisition",
+    "Surgery",
+    "Truth",
+    "draw_blob",
+    "draw_patient",
+    "draw_place",
+    "draw_shape",
+    "simulate",
+]
 
 
 def draw_patient(
@@ -45,12 +64,14 @@ def simulate(
     source: npt.NDArray[np.integer] | None = None,
     push: float = 6.0,
     skull_stripped: bool = False,
+    surgery: Surgery | None = None,
 ) -> tuple[dict[str, Image], Truth]:
     """Images of one patient by contrast, each on its own grid, and ground truth on the label map's grid.
 
     `label_map` has indices of the label table on a canonical grid of about 1 mm; `tumor`, on the same grid,
     is 0 none, 1 edema, 2 necrosis or non-enhancing, 3 enhancing. `source` has tissue codes of the background;
-    without it, skull and scalp are added around the brain. `push` is the maximum displacement in mm.
+    without it, skull and scalp are added around the brain. `push` is the maximum displacement in mm. With
+    `surgery`, the tumor is removed in that way after it has displaced the brain.
     """
     tumor = np.zeros_like(label_map) if tumor is None else tumor
     for name, volume in (("label map", label_map), ("tumor", tumor)):
@@ -60,6 +81,10 @@ def simulate(
     tissue = tissue_map(label_map, grid, labels, table, source)
     brain = np.isin(label_map, labels.indices[labels.in_brain])
     label_map, tissue = displace((label_map, tissue), (tumor > EDEMA) & brain, brain, grid, push)
+    if surgery is not None:
+        brain = np.isin(label_map, labels.indices[labels.in_brain])
+        tumor = resect(tumor, brain, grid, surgery, rng)
+        tissue = open_skull(tissue, np.isin(tumor, tuple(REMOVED)), brain, grid, table)
     truth = make_truth(label_map, tumor, grid, labels)
     scene = make_phantom(truth, tumor, tissue, labels, table, rng)
     # One random stream per image: adding a contrast does not change the others.

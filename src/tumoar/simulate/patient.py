@@ -19,17 +19,25 @@ Mask = npt.NDArray[np.bool_]
 
 EDEMA, NECROSIS, ENHANCING = 1, 2, 3
 """Values of a tumor map; 0 is none. Core, y = 1, is necrosis (or non-enhancing tumor) and enhancing tumor."""
+FLUID, BLOOD, AIR, WALL = 4, 5, 6, 7
+"""Values after surgery: what fills the cavity, and its wall, which enhances but is no tumor."""
+REMOVED = {FLUID: "cavity fluid", BLOOD: "old blood", AIR: "air"}
+"""Tissue of the values of a cavity."""
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """Ground truth on the label map's grid: l as label indices, z, y, and the exclusive label map."""
+    """Ground truth on the label map's grid: l as label indices, z, y, and the exclusive label map.
+
+    The `cavity` of a patient after surgery is not part of y.
+    """
 
     grid: Grid
     l: Maps
     z: Mask
     y: Mask
     exclusive: Maps
+    cavity: Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,14 +105,18 @@ def displace(maps: Sequence[Maps], core: Mask, brain: Mask, grid: Grid, push: fl
 def make_truth(label_map: Maps, tumor: Maps, grid: Grid, labels: LabelTable) -> Truth:
     """State (l, z, y) of every voxel, consistent with f(l, z, y): tumor is restricted to the brain."""
     brain = labels.in_brain[_to_positions(label_map, labels)]
-    y = (tumor > EDEMA) & brain
+    y = np.isin(tumor, (NECROSIS, ENHANCING)) & brain
+    cavity = np.isin(tumor, tuple(REMOVED)) & brain
     # Edema is swollen tissue: there is none in fluid, but core displaces fluid.
-    z = y | ((tumor == EDEMA) & brain & (label_map != labels.indices[labels.l("CSF")]))
+    swollen = np.isin(tumor, (EDEMA, WALL)) & brain & (label_map != labels.indices[labels.l("CSF")])
+    z = y | swollen
     index = {t.name: t.index for t in labels.tumor}
     exclusive = label_map.copy()
     exclusive[z] = index["edema"]
     exclusive[y] = index["core"]
-    return Truth(grid, label_map, z, y, exclusive)
+    if labels.cavity is not None:
+        exclusive[cavity] = labels.structures[labels.cavity].index
+    return Truth(grid, label_map, z, y, exclusive, cavity)
 
 
 def make_phantom(
@@ -119,12 +131,15 @@ def make_phantom(
     out = tissue.copy()
     out[truth.y & (tumor == NECROSIS)] = table.index("necrosis")
     out[truth.y & (tumor == ENHANCING)] = table.index("enhancing tumor")
+    out[truth.z & (tumor == WALL)] = table.index("scar")
+    for value, name in REMOVED.items():
+        out[truth.cavity & (tumor == value)] = table.index(name)
     # Edema is never complete, fades toward its border, and spares gray matter.
     depth = ndi.gaussian_filter(truth.z.astype(np.float32), 1.5 / truth.grid.spacing)
     strength = np.clip(0.75 + 0.12 * smooth_noise(truth.grid, 6.0, rng), 0.4, 1.0)
     gray = [table.index("gray matter"), table.index("deep gray matter")]
     sparing = np.where(np.isin(out, gray), 0.7, 1.0)
-    edema = truth.z & ~truth.y
+    edema = truth.z & ~truth.y & (tumor != WALL)
     infiltration = np.where(edema, np.clip(0.4 + 0.6 * depth, 0, 1) * strength * sparing, 0)
     return Phantom(truth.grid, out, infiltration.astype(np.float32), _strip_skull(truth, labels))
 
@@ -135,7 +150,11 @@ def _strip_skull(truth: Truth, labels: LabelTable) -> Mask:
     chiasm = truth.l == labels.indices[labels.l("optic chiasm")]
     tight = brain & (truth.l != labels.indices[labels.l("CSF")])
     near = ndi.distance_transform_edt(~tight, sampling=truth.grid.spacing) <= 2.0
-    return ndi.binary_fill_holes(ndi.binary_closing(near, iterations=4)) & (brain | chiasm) | truth.z
+    return (
+        ndi.binary_fill_holes(ndi.binary_closing(near, iterations=4)) & (brain | chiasm)
+        | truth.z
+        | truth.cavity
+    )
 
 
 def _to_positions(label_map: Maps, labels: LabelTable) -> npt.NDArray[np.int64]:

@@ -108,6 +108,7 @@ class Config(Settings):
     gibbs: GibbsConfig = GibbsConfig()
     chains: Count = Field(1, ge=1, le=16)
     tumor: StrictBool = True  # False: organs only
+    postop: StrictBool = False  # whether the model has a resection cavity (decision 0041)
     # Whether deep gray matter is a structure with its own mixture (decision 0004), or part of gray matter.
     deep_gray: StrictBool = True
     # Nodes of the atlas where unspecified tissue, and thus tumor, is possible: those of the brain, or each.

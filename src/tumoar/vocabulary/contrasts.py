@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from tumoar.vocabulary.errors import ModelFileError, UsageError, printable
-from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable
+from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, add_cavity
 
 Transform = Literal["log", "hounsfield"]
 Tissue = Literal["GWM", "GGM", "CSF"]
@@ -344,6 +344,7 @@ def _require_tissues(name: str, *tissues: str) -> None:
 
 
 def _require_mixtures(contrast: Contrast, labels: LabelTable) -> None:
+    labels = labels if labels.cavity is not None else add_cavity(labels)
     gmms = {g.name: g.components for g in labels.gmms}
     for c in contrast.constraints:
         unknown = sorted({c.gmm, *c.refs} - set(gmms))

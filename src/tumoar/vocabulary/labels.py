@@ -39,7 +39,7 @@ class Gmm:
 
     name: str
     components: int
-    role: Literal["normal", "core", "edema"] = "normal"
+    role: Literal["normal", "core", "edema", "cavity"] = "normal"
     scatter: float | None = None
 
 
@@ -119,9 +119,12 @@ class LabelTable:
         used = {s.gmm for s in self.structures}
         for g in self.gmms:
             _require(
-                (g.name in used) == (g.role == "normal"),
-                f"gmm '{g.name}' must belong to a structure if and only if its role is normal",
+                (g.name in used) == (g.role not in TUMOR_STATES),
+                f"gmm '{g.name}' must belong to a structure if and only if it is not one of core or edema",
             )
+        cavities = [s for s in self.structures if self._role(s) == "cavity"]
+        _require(len(cavities) <= 1, "more than one structure is a cavity")
+        _require(all(s.in_brain for s in cavities), "the cavity is not part of the brain")
         tumor_names = {t.name for t in self.tumor}
         _require(
             tumor_names == set(TUMOR_STATES), f"tumor classes are {sorted(tumor_names)}, not core and edema"
@@ -182,6 +185,15 @@ class LabelTable:
         return next(i for i, g in enumerate(self.gmms) if g.role == "edema")
 
     @cached_property
+    def cavity(self) -> int | None:
+        """Position of the structure that is the resection cavity, if the table has one."""
+        found = [k for k, s in enumerate(self.structures) if self._role(s) == "cavity"]
+        return found[0] if found else None
+
+    def _role(self, structure: Structure) -> str:
+        return next((g.role for g in self.gmms if g.name == structure.gmm), "")
+
+    @cached_property
     def in_brain(self) -> npt.NDArray[np.bool_]:
         """(K,) True for l in B."""
         return np.array([s.in_brain for s in self.structures])
@@ -195,12 +207,14 @@ class LabelTable:
         """Mapping x(l, z, y) of Table 2; raises ValueError for states that f forbids."""
         if not self.is_allowed(l, z, y):
             raise ValueError(f"state (l={self.structures[l].name}, z={z}, y={y}) is forbidden by f(l, z, y)")
-        if z:
+        if z and l != self.cavity:
             return self.core if y else self.edema
         return int(self.x_of_l[l])
 
     def is_allowed(self, l: int, z: int, y: int) -> bool:
-        """f(l, z, y) = 0, Eq. (3): core lies inside tumor, tumor inside the brain."""
+        """f(l, z, y) = 0, Eq. (3): core lies inside tumor, tumor inside the brain, a cavity inside core."""
+        if l == self.cavity:
+            return bool(z and y)
         return not (y and not z) and not (z and not self.structures[l].in_brain)
 
     @cached_property
@@ -275,6 +289,27 @@ def default_labels() -> LabelTable:
     return parse_labels(tomllib.loads(text))
 
 
+def add_cavity(labels: LabelTable, *, blood: bool = True) -> LabelTable:
+    """The table with a resection cavity (data/cavity.toml); its mixture has a component for `blood`."""
+    text = files("tumoar").joinpath("data/cavity.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    gmm, parts, row = Gmm(**table["gmm"]), table["parts"], _structure(table["structure"])
+    used = {s.index for s in labels.structures} | {t.index for t in labels.tumor}
+    if row.index in used:
+        row = replace(row, index=max(set(range(256)) - used))
+    organs = []
+    for o in labels.organs:
+        organs.append(replace(o, structures=(*o.structures, parts[o.name])) if o.name in parts else o)
+        if o.name == "GTV":
+            organs += [_organ(**row) for row in table["organ"]]
+    return replace(
+        labels,
+        structures=(*labels.structures, row),
+        gmms=(*labels.gmms, gmm if blood else replace(gmm, components=1)),
+        organs=tuple(organs),
+    )
+
+
 def _coded(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: Code(**v) if k == "snomed" else v for k, v in row.items()}
 
@@ -301,7 +336,7 @@ def _require(condition: bool, otherwise: str) -> None:
 
 
 _LONGEST = 64  # letters of a name
-_ROLES, _SIDES = ("normal", *TUMOR_STATES), (None, "left", "right")
+_ROLES, _SIDES = ("normal", *TUMOR_STATES, "cavity"), (None, "left", "right")
 
 
 def _require_kinds(row: Structure | Gmm | TumorClass | Organ) -> None:

@@ -1,0 +1,121 @@
+"""Notes on a resection cavity: what is left of the tumor, and whether to look for a cavity at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+
+from tumoar.geometry.distance import distance_to
+from tumoar.model.bias import field
+from tumoar.numerics.tetra_cost import merge_labels
+from tumoar.numerics.tetra_raster import rasterize
+from tumoar.result.parts import LEAST_CAVITY, LEAST_CORE, find_closed
+from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.notes import Note
+
+Mask = npt.NDArray[np.bool_]
+
+LINEAR = 5.0
+"""Millimeters below which enhancement along the wall of a cavity may be due to surgery."""
+ALONG = 0.8
+"""Fraction of such enhancement that lies at the wall."""
+SUGGESTED = 2.0
+"""cm³ of fluid from which `--postop` is suggested."""
+RIM = 0.15
+"""Fraction of its surface that must enhance for that."""
+UNEXPECTED = 0.2
+"""Prior probability of CSF below which fluid is unexpected."""
+
+
+def review_cavity(result: Segmentation) -> list[Note]:
+    """Notes on cavity and residual tumor; without that class, whether the images ask for it."""
+    if not result.config.tumor:
+        return []
+    if result.table.cavity is None:
+        return _suggest(result)
+    cubic = result.case.grid.voxel_volume / 1000
+    cavity = result.votes.l == result.table.cavity
+    residual = (result.votes.y == 1) & ~cavity
+    notes = []
+    if not cavity.any():
+        text, action = "no resection cavity found", "omit --postop if there was no surgery"
+        notes.append(Note("cavity", text, action=action, where="Cavity"))
+    if float(residual.sum()) * cubic < LEAST_CORE:
+        text = f"no residual enhancement found ({residual.sum() * cubic:.2f} cm³)"
+        notes.append(Note("residual", text, level="info", where="GTV_residual"))
+    thin = float(find_linear(residual, cavity, result.case.grid.spacing).sum()) * cubic
+    if thin >= LEAST_CORE:
+        text = f"{thin:.1f} cm³ is thinner than {LINEAR:g} mm and follows the wall of the cavity"
+        notes.append(
+            Note("residual", text, action="it may be due to surgery: check it", where="GTV_residual")
+        )
+    closed = float(result.closed.sum()) * cubic
+    if closed >= LEAST_CAVITY:
+        text = f"{closed:.1f} cm³ of fluid in the tumor has no way to the surface and counts as tumor"
+        notes.append(Note("cavity", text, where="Cavity"))
+    if not any(c.name == "T1" for c in result.case.contrasts):
+        text = "without a T1, blood products cannot be told from enhancement"
+        notes.append(Note("cavity", text, where="Cavity"))
+    return notes
+
+
+def find_linear(residual: Mask, cavity: Mask, spacing: npt.NDArray[np.float64]) -> Mask:
+    """Parts of residual tumor that are thinner than `LINEAR` and lie along the wall of the cavity."""
+    parts, count = ndi.label(residual, np.ones((3, 3, 3)))
+    if count == 0 or not cavity.any():
+        return np.zeros(residual.shape, bool)
+    numbers = np.arange(1, count + 1)
+    half_width = ndi.distance_transform_edt(np.pad(residual, 1), sampling=spacing)[1:-1, 1:-1, 1:-1]
+    at_wall = distance_to(cavity, spacing.tolist()) <= LINEAR
+    is_thin = 2 * ndi.maximum(half_width, parts, numbers) <= LINEAR
+    is_thin &= ndi.mean(at_wall, parts, numbers) >= ALONG
+    return np.asarray(np.append(False, is_thin)[parts])
+
+
+def _suggest(result: Segmentation) -> list[Note]:
+    """Suggest `--postop` for unexpected fluid with an enhancing rim that is open to the surface."""
+    fluid = find_fluid(result)
+    if fluid is None:
+        return []
+    case, votes = result.case, result.votes
+    cubic = case.grid.voxel_volume / 1000
+    fluid &= result.table.in_brain[votes.l] & ~_expects_fluid(result)
+    parts, count = ndi.label(ndi.binary_opening(fluid))
+    sizes = np.bincount(parts.ravel(), minlength=count + 1)[1:] * cubic
+    for number in 1 + np.flatnonzero(sizes >= SUGGESTED):
+        part = parts == number
+        if find_closed(part, result.table.in_brain[votes.l], case.grid.spacing, cubic).any():
+            continue
+        shell = ndi.binary_dilation(part, iterations=3) & ~part
+        if float((votes.y[shell] == 1).mean()) >= RIM:
+            text = f"{sizes[number - 1]:.1f} cm³ of fluid with an enhancing rim looks like a resection cavity"
+            return [Note("postop", text, action="use --postop after surgery", where="GTV")]
+    return []
+
+
+def find_fluid(result: Segmentation) -> Mask | None:
+    """(X, Y, Z) voxels within the bounds on the fluid of a cavity in all contrasts that have such bounds."""
+    case, theta, few = result.case, result.fit.theta, result.fit.labels
+    out, known = np.ones(case.grid.shape, bool), 0
+    for n, contrast in enumerate(case.contrasts):
+        for c in contrast.constraints:
+            if c.gmm != "cavity" or c.component != 0 or not all(few.has_gmm(ref) for ref in c.refs):
+                continue
+            known += 1
+            means = [theta.mu[few.component_slice(few.x_named(ref)), n] for ref in c.refs]
+            values = np.nan_to_num(case.D[n]) - field(theta.C[n : n + 1], case.grid.shape)[0]
+            if c.op == ">=":
+                out &= values >= max(m.max() for m in means) + c.log_offset
+            else:
+                out &= values <= min(m.min() for m in means) + c.log_offset
+    return out & case.valid.all(0) if known >= 2 else None
+
+
+def _expects_fluid(result: Segmentation) -> Mask:
+    """(X, Y, Z) where the fitted atlas expects CSF."""
+    placed, atlas = result.fit.placed, result.fit.placed.atlas
+    fluid = np.array([s.gmm == "CSF" for s in atlas.labels.structures]).astype(int)
+    alpha = merge_labels(atlas.alpha, fluid)
+    prior = rasterize(result.fit.nodes, placed.tetrahedra, alpha, placed.shape, 0)
+    return np.asarray(prior[..., -1] >= UNEXPECTED) if fluid.any() else np.zeros(placed.shape, bool)

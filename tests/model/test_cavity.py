@@ -1,0 +1,180 @@
+"""A resection cavity in label table, atlas and sampler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small_head
+from small_run import CONFIG, MODEL, Memory
+
+from tumoar.app.pipeline import segment
+from tumoar.model import joint
+from tumoar.model.cavity import RARE, open_atlas
+from tumoar.model.gmm import Theta
+from tumoar.model.theta_prior import build_mean_constraints
+from tumoar.numerics.voxels import WITH_DATA
+from tumoar.result.checks import review
+from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.errors import ModelFileError
+from tumoar.vocabulary.labels import add_cavity, default_labels
+
+LABELS = default_labels()
+OPENED = add_cavity(LABELS)
+
+
+def test_the_table_gets_one_state_and_one_mixture():
+    cavity = OPENED.cavity
+    assert LABELS.cavity is None
+    assert (OPENED.K, OPENED.X, len(OPENED.states)) == (LABELS.K + 1, LABELS.X + 1, len(LABELS.states) + 1)
+    assert set(OPENED.states) - set(LABELS.states) == {(cavity, 1, 1)}
+    assert OPENED.gmms[OPENED.x(cavity, 1, 1)].name == "cavity"
+    with pytest.raises(ValueError, match="forbidden"):
+        OPENED.x(cavity, 1, 0)
+    for state in LABELS.states:
+        assert OPENED.x(*state) == LABELS.x(*state)
+    assert add_cavity(LABELS, blood=False).G[-1] == 1
+    taken = replace(LABELS, tumor=(replace(LABELS.tumor[0], index=20), LABELS.tumor[1]))
+    assert add_cavity(taken).structures[-1].index == 255
+    with pytest.raises(ModelFileError, match="duplicate"):
+        add_cavity(OPENED)
+
+
+def test_what_is_delivered():
+    organ = OPENED.organ
+    assert organ("Cavity").structures == ("resection cavity",)
+    assert (organ("GTV_residual").tumor, organ("GTV_residual").structures) == (("core",), ())
+    assert (organ("GTV").tumor, organ("GTV").structures) == (("core",), ("resection cavity",))
+    assert "resection cavity" in organ("Brain").structures
+
+
+def test_the_atlas_expects_no_cavity_in_fluid_or_outside_the_brain():
+    before = small_head.atlas()
+    after = open_atlas(before)
+    share = after.alpha[:, OPENED.cavity]
+    assert np.allclose(after.alpha.sum(1), 1, atol=1e-6)
+    fluid = before.alpha[:, LABELS.l("CSF")]
+    assert share.max() == pytest.approx(RARE, rel=0.02)
+    assert share[(fluid > 0.98) | (before.alpha[:, 0] > 0.98)].max() < RARE / 20
+    others = after.alpha[:, :-1]
+    assert np.allclose(others / others.sum(1, keepdims=True), before.alpha, atol=1e-6)
+
+
+def test_fluid_is_bound_to_the_side_of_csf_and_blood_is_bright_in_t1():
+    contrasts = [find_contrast(n) for n in ("T1", "T1c", "T2", "FLAIR")]
+    mu = np.zeros((OPENED.Q, 4))
+    mu[OPENED.component_slice(OPENED.x_named("CSF"))] = [-1, -1, 1, -1]
+    q = OPENED.component_slice(OPENED.x_named("cavity"))
+    A, b = build_mean_constraints(OPENED, contrasts)
+    own = np.abs(A.reshape(-1, OPENED.Q, 4)[:, q]).sum((1, 2)) > 0
+    mu[q] = [[-1, -1, 1, -1], [0.5, 0.5, 0, 0]]
+    assert (A @ mu.ravel() <= b)[own].all()
+    for n, wrong in enumerate((0.5, 0.5, -0.5, 0.5)):
+        broken = mu.copy()
+        broken[q.start, n] = wrong
+        assert not (A @ broken.ravel() <= b)[own].all()
+    broken = mu.copy()
+    broken[q.start + 1, 0] = -0.5
+    assert not (A @ broken.ravel() <= b)[own].all()
+    ours, _ = build_mean_constraints(LABELS, contrasts)
+    assert len(ours) == len(A) - own.sum()
+
+
+def test_draws_have_the_frequencies_of_the_model():
+    """All voxels alike: the state (cavity, 1, 1) competes with those of core under the same fields."""
+    shape, rng = (24, 24, 24), np.random.default_rng(0)
+    pi = np.zeros((*shape, OPENED.K), np.float32)
+    weights = {"white matter": 0.5, "CSF": 0.3, "background": 0.1, "resection cavity": 0.1}
+    for name, weight in weights.items():
+        pi[..., OPENED.l(name)] = weight
+    D = np.zeros((1, *shape), np.float32)
+    volume = joint.build_volume(D, np.full(shape, WITH_DATA, np.uint8))
+    Q = OPENED.Q
+    theta = Theta(
+        (1 / OPENED.G)[OPENED.x_of_component],
+        rng.normal(0, 1, (Q, 1)),
+        np.ones((Q, 1, 1)),
+        np.zeros((1, 4, 4, 4)),
+    )
+    fields = tuple(np.full(shape, value, np.float32) for value in (0.4, -0.3))
+    first = joint.Labels(*(np.zeros(shape, np.uint8) for _ in range(3)))
+    groups = joint.compile_groups(OPENED)
+    drawn, _ = joint.draw(volume, joint.pack_prior(volume, pi), groups, theta, fields, first, (1, 1))
+    density = np.zeros(OPENED.X)
+    np.add.at(density, OPENED.x_of_component, theta.gamma * np.exp(-0.5 * theta.mu[:, 0] ** 2))
+    expected = {}
+    for l, z, y in OPENED.states:
+        prior = float(pi[0, 0, 0, l]) * np.exp(0.4 * z - 0.3 * y)
+        expected[l, z, y] = prior * density[OPENED.x(l, z, y)]
+    total = sum(expected.values())
+    n = drawn.l.size
+    for (l, z, y), weight in expected.items():
+        p = weight / total
+        found = int(((drawn.l == l) & (drawn.z == z) & (drawn.y == y)).sum())
+        assert abs(found - n * p) <= 5 * np.sqrt(n * p * (1 - p)) + 1e-9
+    allowed = {(l, z, y) for l, z, y in OPENED.states}
+    assert set(zip(*(v.ravel().tolist() for v in (drawn.l, drawn.z, drawn.y)))) <= allowed
+
+
+def after_surgery():
+    """The small head with most of its core removed, from the surface; in T1, T1c, T2 and FLAIR."""
+    l, z, y = small_head.truth()
+    points = np.stack(np.indices(l.shape), -1)
+    tissue = LABELS.in_brain[l] & (l != LABELS.l("CSF"))
+    cavity = (np.linalg.norm(points - [37.0, 25, 26], axis=-1) < 8) & tissue & (points[..., 0] > 31)
+    y = np.where(cavity, 0, y)
+    x = LABELS.x_of_l[l]
+    x[z == 1], x[y == 1] = LABELS.edema, LABELS.core
+    means = {
+        "background": (1, 1, 1, 1), "GWM": (6.2, 6.0, 5.0, 5.5), "GGM": (5.8, 5.6, 5.3, 5.8),
+        "CSF": (4.8, 4.8, 6.3, 4.6), "edema": (5.9, 5.7, 5.8, 6.5), "core": (5.8, 6.9, 5.9, 6.3),
+    }  # fmt: skip
+    mean = np.zeros((LABELS.X, 4))
+    for name, value in means.items():
+        mean[LABELS.x_named(name)] = value
+    D = mean[x]
+    D[cavity] = (4.9, 4.9, 6.2, 4.9)
+    D = np.moveaxis(D + small_head.SD * np.random.default_rng(0).standard_normal(D.shape), -1, 0)
+    return D.astype(np.float32), cavity, y == 1
+
+
+@pytest.fixture(scope="module")
+def opened():
+    D, cavity, core = after_surgery()
+    case = small_head.case()
+    contrasts = tuple(find_contrast(n) for n in ("T1", "T1c", "T2", "FLAIR"))
+    inputs = tuple(replace(case.inputs[0], name=c.name) for c in contrasts)
+    case = replace(case, D=D, contrasts=contrasts, inputs=inputs)
+    config = CONFIG.model_copy(update={"postop": True, "least_tumor": 0.0})
+    return segment(case, MODEL, config, seed=0, keeper=Memory(), keeps_samples=True), cavity, core
+
+
+def test_cavity_and_residual_of_the_small_head(opened):
+    found, cavity, core = opened
+    ours = found.votes.l == found.table.cavity
+    assert small_head.dice(ours | found.closed, cavity) > 0.9
+    residual = (found.votes.y == 1) & ~ours & ~found.closed
+    assert small_head.dice(residual, core) > 0.7
+
+
+def test_volumes_fractions_and_masks_of_a_cavity_agree(opened):
+    found, *_ = opened
+    table, tally = found.table, found.tally
+    for name in ("Cavity", "GTV_residual", "GTV", "Edema"):
+        mean = found.volume(name).mean
+        assert mean == pytest.approx(float(found.probability(name).sum()) / 1000, rel=1e-4)
+    parts = [found.mask(name) for name in ("Cavity", "GTV_residual")]
+    assert not (parts[0] & parts[1]).any()
+    assert np.array_equal(parts[0] | parts[1], found.mask("GTV"))
+    assert (found.labels[parts[0]] == table.structures[table.cavity].index).all()
+    for sample in tally.iter_samples():
+        inside = sample.l == table.cavity
+        assert (sample.z[inside] == 1).all()
+        assert (sample.y[inside] == 1).all()
+
+
+def test_what_is_noted(opened):
+    found, *_ = opened
+    text = " ".join(str(note) for note in review(found))
+    assert "resection cavity" in text or "residual" in text

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Case
 from tumoar.inference import nodes
+from tumoar.inference.fixed import Fixed, apply_fixed, extend_to_core, fix_field
 from tumoar.inference.gem import Fit
 from tumoar.inference.initialise import (
     find_enhancing,
@@ -44,7 +45,6 @@ from tumoar.vocabulary.config import Config, GibbsConfig
 from tumoar.vocabulary.labels import LabelTable
 
 Field = npt.NDArray[np.float32]
-Fixed = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def initialize_chain(
         config.gem,
     )
     own = _pack_prior(volume, pi, fit)
-    fixed_z = _extend_to_core(fixed_z, fixed_y)
+    fixed_z = extend_to_core(fixed_z, fixed_y)
     first = find_most_probable(fit, volume, with_tumor, config.gem.u)
     rng = np.random.default_rng([seed, 0])
     if config.gibbs.start == "paper":
@@ -161,7 +161,7 @@ def initialize_chain(
     else:
         bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
         first = initialize_labels(first, bright, spacing, rng)
-    first = _apply_fixed(open_cavity(first, labels), fixed_z, fixed_y, labels)
+    first = apply_fixed(open_cavity(first, labels), fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
     schedule = Schedule.from_settings(config.gibbs)
     estimated = estimate_likelihood_exponent(volume, fit.labels, first, fit.theta)
@@ -203,25 +203,6 @@ def find_most_probable(fit: Fit, volume: Volume, pi: npt.NDArray[np.float32], u:
     at = l >= table.K  # tumor: the structure below it is the most probable of the brain
     l[at] = brain[pi[at][:, brain].argmax(1)]
     return Labels(l, found.z, found.y)
-
-
-def _extend_to_core(z: Fixed | None, y: Fixed | None) -> Fixed | None:
-    """Fix z at 1 where it is free and y is fixed at 1: core lies inside tumor."""
-    if y is None or not (y == 1).any():
-        return z
-    free = np.full_like(y, -1) if z is None else z
-    return np.where((y == 1) & (free < 0), np.int8(1), free)
-
-
-def _apply_fixed(labels: Labels, z: Fixed | None, y: Fixed | None, table: LabelTable) -> Labels:
-    """Set z and y to their fixed values, keeping core inside tumor and tumor inside the brain."""
-    if z is None and y is None:
-        return labels
-    brain = table.in_brain[labels.l]
-    new_z = labels.z if z is None else np.where(z >= 0, z, labels.z)
-    new_z = (new_z * brain).astype(np.uint8)
-    new_y = labels.y if y is None else np.where(y >= 0, y, labels.y)
-    return Labels(labels.l, new_z, (new_y * new_z).astype(np.uint8))
 
 
 def initialize_state(
@@ -320,7 +301,7 @@ def draw_labels(
         y = chain.shape_y.field(labels.y.view(bool), select_color(core, color, chain.colors), _draw_key(rng))
         if chain.location is not None:
             z += chain.location
-        z, y = _fix_field(z, chain.fixed_z), _fix_field(y, chain.fixed_y)
+        z, y = fix_field(z, chain.fixed_z), fix_field(y, chain.fixed_y)
         if reached is not active:
             z[beyond], y[beyond & (level == 2)] = np.inf, np.inf
         labels, moments = joint.draw(
@@ -404,11 +385,3 @@ def from_arrays(arrays: Mapping[str, npt.NDArray]) -> ChainState:
 
 def _draw_key(rng: np.random.Generator) -> int:
     return int(rng.integers(0, 2**63))
-
-
-def _fix_field(field: Field, fixed: Fixed | None) -> Field:
-    """Set the field to ±∞ where z or y is fixed (in place)."""
-    if fixed is not None:
-        field[fixed == 1] = np.inf
-        field[fixed == 0] = -np.inf
-    return field

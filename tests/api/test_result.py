@@ -73,8 +73,8 @@ def test_each_kind_is_a_result(results):
     assert all(isinstance(found, tumoar.Result) for found in results.values())
     public = {name for name in vars(tumoar.Result) if not name.startswith("_")}
     assert public == {
-        "contrasts", "dvh", "grid", "labels", "labels_on", "mask", "notes", "probability", "reference",
-        "report", "save", "stamps", "status", "structures", "to_rtstruct", "volume",
+        "contrasts", "dvh", "grid", "labels", "labels_on", "mask", "notes", "predicted", "probability",
+        "reference", "report", "save", "stamps", "status", "structures", "to_rtstruct", "volume", "whole_tumor",
     }  # fmt: skip
 
 

@@ -74,7 +74,8 @@ def test_each_kind_is_a_result(results):
     public = {name for name in vars(tumoar.Result) if not name.startswith("_")}
     assert public == {
         "contrasts", "dvh", "grid", "labels", "labels_on", "mask", "notes", "predicted", "probability",
-        "reference", "report", "save", "stamps", "status", "structures", "to_rtstruct", "volume", "whole_tumor",
+        "reference", "report", "save", "stamps", "status", "structures", "to_rtstruct", "volume",
+        "whole_tumor",
     }  # fmt: skip
 
 

@@ -48,7 +48,8 @@ def test_a_volume_shows_the_outline_first_and_then_the_spread_of_the_samples(und
     assert volume.outlined == pytest.approx(undisturbed.mask("GTV").sum() / 1000)
     shown = f"{volume.outlined:.2f} cm³ outlined; spread of the samples {low:.2f}–{high:.2f} cm³"
     assert repr(volume) == f"Volume({shown})"
-    assert not hasattr(volume, "interval")
+    with pytest.raises(ValueError, match="no calibration holds"):
+        volume.interval()
 
 
 def test_labels_show_tumor_over_anatomy(undisturbed):

@@ -64,7 +64,7 @@ BAD = {
     "slice aside": ("B45", GeometryError, "not stacked in line", edited(move([2.0, 0, 0]), {4})),
     "slice forward": ("B45", GeometryError, "not stacked in line", edited(move([0, -30.0, 0]), {3})),
     "tilted": ("B28", GeometryError, "tilted against their stack", edited(tilt)),
-    "same place": ("B46", ChannelError, "share a position with", edited(move([0, 0, 3.0]), {5})),
+    "same place": ("B46", ChannelError, "1 slice shares a position with", edited(move([0, 0, 3.0]), {5})),
     "two echoes": ("B46", ChannelError, "2 series", edited(assign(EchoTime="90"), {1, 2, 3, 4})),
     "localizer": ("B46", ChannelError, "2 series", edited(assign(Rows=5), {2})),
     "other direction": (

@@ -102,7 +102,8 @@ def scene():
     scene_, class_pi = gem._build_scene(
         case, 1, placed, placed.reference, small_head.TUMOR_MM3, GemConfig(), follows=False
     )
-    return case, scene_, gem._start_tumor(case, placed, np.eye(4), class_pi, 1, GemConfig()).apply(class_pi)
+    tumor = gem._start_tumor(case, placed, np.eye(4), class_pi, 1, GemConfig(), None)
+    return case, scene_, tumor.apply(class_pi)
 
 
 def test_theta_starts_from_the_atlas_within_the_constraints():

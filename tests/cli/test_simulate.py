@@ -81,7 +81,7 @@ def test_a_patient_after_surgery(label_file, tmp_path):
     classes = read_nifti(tmp_path / "truth_tumor.nii.gz")
     assert card["cavity_ml"] == pytest.approx((classes.data == 3).sum() / 1000, abs=0.01)
     assert card["cavity_ml"] > 0
-    with pytest.raises(UsageError, match="E2-postop .*gross"):
+    with pytest.raises(UsageError, match=r"E2-postop .*gross"):
         simulate(tmp_path / "out", labels=label_file, postop="all of it")
     with pytest.raises(UsageError, match="E2-postop"):
         simulate(tmp_path / "out", labels=label_file, core_ml=0.0, postop="gross")

@@ -182,7 +182,7 @@ def _write_organ(
     volume = result.volume(organ.name)
     low, high = volume.spread(0.90)
     cubic = main.grid.voxel_volume / 1000
-    under = float((mask & (main.votes.z == 1)).sum()) if organ.structures else 0.0
+    under = float((mask & (main.votes.z == 1)).sum()) if result.table.is_anatomy(organ) else 0.0
     return {
         "name": organ.name,
         "outlined_cm3": round(float(mask.sum()) * cubic, 4),

@@ -73,3 +73,15 @@ def test_refusals(label_file, tmp_path):
     with pytest.raises(UnreadableFileError, match="41"):
         simulate(tmp_path / "out", contrast=["T1"], labels=other)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_patient_after_surgery(label_file, tmp_path):
+    simulate(tmp_path, contrast=["T1c"], labels=label_file, core_ml=0.5, postop="partial", seed=4)
+    card = json.loads((tmp_path / "truth.json").read_text())
+    classes = read_nifti(tmp_path / "truth_tumor.nii.gz")
+    assert card["cavity_ml"] == pytest.approx((classes.data == 3).sum() / 1000, abs=0.01)
+    assert card["cavity_ml"] > 0
+    with pytest.raises(UsageError, match=r"E2-postop .*gross"):
+        simulate(tmp_path / "out", labels=label_file, postop="all of it")
+    with pytest.raises(UsageError, match="E2-postop"):
+        simulate(tmp_path / "out", labels=label_file, core_ml=0.0, postop="gross")

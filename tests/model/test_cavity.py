@@ -16,6 +16,7 @@ from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import build_mean_constraints
 from tumoar.numerics.voxels import WITH_DATA
 from tumoar.result.checks import review
+from tumoar.result.scores import compare_organs
 from tumoar.vocabulary.contrasts import find_contrast
 from tumoar.vocabulary.errors import ModelFileError
 from tumoar.vocabulary.labels import add_cavity, default_labels
@@ -47,6 +48,20 @@ def test_what_is_delivered():
     assert (organ("GTV_residual").tumor, organ("GTV_residual").structures) == (("core",), ())
     assert (organ("GTV").tumor, organ("GTV").structures) == (("core",), ("resection cavity",))
     assert "resection cavity" in organ("Brain").structures
+    assert OPENED.is_anatomy(organ("Brain"))
+    assert not any(OPENED.is_anatomy(organ(name)) for name in ("Cavity", "GTV", "GTV_residual", "Edema"))
+
+
+def test_scores_of_a_cavity():
+    index, core = OPENED.structures[OPENED.cavity].index, OPENED.tumor[0].index
+    truth = np.zeros((4, 4, 4), np.uint8)
+    truth[0], truth[1], truth[2:] = index, core, OPENED.indices[OPENED.l("white matter")]
+    found = truth.copy()
+    found[0, 0] = core
+    scores = compare_organs(OPENED, found, truth, (1, 1, 1))
+    assert scores["GTV"].dice == 1
+    assert scores["Cavity"].dice == pytest.approx(2 * 12 / 28)
+    assert scores["Brain"].dice == 1
 
 
 def test_the_atlas_expects_no_cavity_in_fluid_or_outside_the_brain():

@@ -356,7 +356,7 @@ def _hidden(space: Space, table: LabelTable, name: str) -> Mask:
 
 def _anatomy(table: LabelTable, name: str) -> bool:
     """Whether a name, or a union of names, denotes normal structures that tumor may hide."""
-    return any(o.structures for o in table.organs if o.name in name.split("+"))
+    return any(table.is_anatomy(o) for o in table.organs if o.name in name.split("+"))
 
 
 def _without_reference(space: Space, compared: set[str]) -> list[str]:

@@ -198,7 +198,7 @@ def _write_organ(
         chance = resample_to_input(predicted.probability(), result.case, result.case.reference)
         write_nifti(work / PREDICTED / f"{organ.name}.nii.gz", chance, main.grid)
     cubic = main.grid.voxel_volume / 1000
-    under = float((mask & (main.votes.z == 1)).sum()) if organ.structures else 0.0
+    under = float((mask & (main.votes.z == 1)).sum()) if result.table.is_anatomy(organ) else 0.0
     volume = scale_volume(result.volume(organ.name), float(mask.sum()) * cubic)
     return {
         "name": organ.name,

@@ -74,11 +74,12 @@ def compare_organs(
     Tumor hides organs, so organs are compared where neither map has tumor.
     """
     tumor = [t.index for t in labels.tumor]
+    tumor += [] if labels.cavity is None else [labels.structures[labels.cavity].index]
     seen = ~(np.isin(found, tumor) | np.isin(truth, tumor))
     out = {}
     for organ in labels.organs:
         masks = [organ_mask(labels, organ, label_map) for label_map in (found, truth)]
-        ours, theirs = [m & seen for m in masks] if organ.structures else masks
+        ours, theirs = [m & seen for m in masks] if labels.is_anatomy(organ) else masks
         out[organ.name] = compare(ours, theirs, spacing)
     return out
 

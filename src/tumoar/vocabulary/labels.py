@@ -252,6 +252,10 @@ class LabelTable:
         """An output structure by its TG-263 name."""
         return self.organs[_position(self.organs, name)]
 
+    def is_anatomy(self, organ: Organ) -> bool:
+        """Whether an organ has normal structures, which tumor may hide."""
+        return any(self.l(name) != self.cavity for name in organ.structures)
+
     def join(self, name: str, into: str) -> LabelTable:
         """The table without a structure, which becomes part of another one, and without its own mixture."""
         structures = tuple(s for s in self.structures if s.name != name)

@@ -1,7 +1,8 @@
 """First-order MRF against the cRBMs, from the same start (section 4.1.3 of the paper).
 
-python research/mrf.py search [--workers 2]     grid search of both β and of the level of core
-python research/mrf.py report [--write PAGE]    the chosen MRF and the cRBMs on all patients
+python research/mrf.py search [--workers 2]     search of both β and both levels
+python research/mrf.py compare [--workers 2]    the chosen MRF and the cRBMs on all patients
+python research/mrf.py report [--write PAGE]    tables of what has been run
 
 Algorithm 2 does not know the shape priors, so it runs once per patient. From its result Algorithm 1 samples
 with every prior, with the same seed. `search` tries values of β_z, then of β_y, then levels, each with the
@@ -39,11 +40,11 @@ CRBM = "crbm"
 PAGE = """\
 # First-order MRF and cRBM
 
-Written by `python research/mrf.py search` and `report --write PAGE`. Both priors from the same result of
+Written by `python research/mrf.py search`, `compare` and `report --write PAGE`. Both priors from the same result of
 Algorithm 2, with the same seed, 30 + 20 sweeps, on the development patients. The first table has the values
 that were tried, on every third patient: mean Dice of core, where it enhances, and of the whole tumor. The
 second has all patients: core where it enhances, differences with 95 % bootstrap intervals over patients.
-The MRF was tuned on some of these patients, the cRBMs were trained on others.
+The MRF was tuned on some of these patients; no patient trained the cRBMs.
 """
 
 
@@ -153,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("verb", choices=("search", "report"))
+    parser.add_argument("verb", choices=("search", "compare", "report"))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
@@ -162,12 +163,12 @@ def main() -> None:
             spread(names, patients()[::3], options.workers)
     searched = {name: merit(name) for name in known()}
     best = max(searched, key=lambda name: searched[name])
-    if options.verb == "report":
+    if options.verb == "compare":
         spread((best, CRBM), patients(), options.workers)
     lines = ["| β_z | β_y | level_z | level_y | mean Dice of the search |", "|---|---|---|---|---|"]
     for name, value in searched.items():
         lines.append("| " + " | ".join(name.split()[1:]) + f" | {value:.3f} |")
-    if options.verb == "report":
+    if options.verb != "search":
         lines += ["", *table(best)]
     print("\n".join(lines))
     if options.write:
@@ -179,18 +180,19 @@ def table(best: str) -> list[str]:
     """Both priors on all patients, and paired differences, cRBM minus MRF."""
     found = {name: scores(name) for name in (best, CRBM)}
     figures = ("core_dice", "core_hd95", "whole_dice", "whole_hd95")
-    lines = ["| prior | " + " | ".join(figures) + " |", "|" + "---|" * 5]
-    enhancing = {n for n, row in found[CRBM].items() if row["enhancing"] >= 1000}
+    lines = ["| prior | patients | " + " | ".join(figures) + " |", "|" + "---|" * 6]
+    both = [n for n in found[CRBM] if n in found[best]]
+    enhancing = {n for n in both if found[CRBM][n]["enhancing"] >= 1000}
     differ = []
     for k in figures:
-        names = [n for n in found[CRBM] if n in found[best] and (k[0] == "w" or n in enhancing)]
+        names = [n for n in both if k[0] == "w" or n in enhancing]
         change = np.array([found[CRBM][n][k] - found[best][n][k] for n in names])
         differ.append((names, interval(change[np.isfinite(change)])))
     for name, rows in found.items():
         cells = [f"{np.mean([rows[n][k] for n in names]):.3f}" for k, (names, _) in zip(figures, differ)]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | {len(both)} | " + " | ".join(cells) + " |")
     cells = [f"{mean:+.3f} ({low:+.3f} to {high:+.3f})" for _, (mean, low, high) in differ]
-    return [*lines, "| cRBM minus MRF | " + " | ".join(cells) + " |"]
+    return [*lines, "| cRBM minus MRF | | " + " | ".join(cells) + " |"]
 
 
 if __name__ == "__main__":

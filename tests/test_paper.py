@@ -98,8 +98,8 @@ def test_constraints_are_table_3():
         for c in contrast.constraints
         if c.added
     }
-    # not in the paper: the chiasm is no fluid, deep gray matter darker than cortex, and what 21 patients show;
-    # bounds on the cavity apply after surgery only
+    # not in the paper: the chiasm is no fluid, deep gray matter darker than cortex, and what 21 patients
+    # show; bounds on the cavity apply after surgery only
     assert {row for row in ours if row[0] in ("T1", "T1c", "T2", "FLAIR") and row[1] != "cavity"} == {
         ("T1", "chiasm", None, ">=", round(1 / 1.4, 6), ("GWM",)),
         ("T1c", "chiasm", None, ">=", round(1 / 1.4, 6), ("GWM",)),

@@ -30,7 +30,7 @@ def small(monkeypatch):
 @pytest.mark.usefixtures("small")
 def test_a_demo_writes_a_result_and_its_comparison_with_the_truth(tmp_path, capfd):
     with pytest.raises(SystemExit) as end:
-        main(["demo", "-o", str(tmp_path / "demo"), "--seed", "3"])
+        main(["demo", "--fast", "-o", str(tmp_path / "demo"), "--seed", "3"])
     err = capfd.readouterr().err
     assert end.value.code == 0, err
     manifest = read_manifest(tmp_path / "demo")
@@ -44,7 +44,7 @@ def test_a_demo_writes_a_result_and_its_comparison_with_the_truth(tmp_path, capf
 @pytest.mark.usefixtures("small")
 def test_a_demo_says_how_often_the_truth_lies_in_its_interval(tmp_path, capfd):
     with pytest.raises(SystemExit):
-        main(["demo", "-o", str(tmp_path / "demo"), "--seed", "3"])
+        main(["demo", "--fast", "-o", str(tmp_path / "demo"), "--seed", "3"])
     said = " ".join(capfd.readouterr().err.split())
     with open(tmp_path / "demo" / "truth.tsv", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file, delimiter="\t") if float(row["true_cm3"]) > 0]

@@ -21,8 +21,8 @@ def demo(
         "tumoar-demo"
     ),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the patient.")] = 0,
-    full: Annotated[
-        bool, typer.Option("--full", help="All 250 sweeps instead of 70; takes a few minutes.")
+    fast: Annotated[
+        bool, typer.Option("--fast", help="70 sweeps instead of 250: core may not be complete.")
     ] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing result.")] = False,
@@ -49,14 +49,14 @@ def demo(
         request = Request(
             case=build_case(dict(images)),
             model=model,
-            config=Config() if full else FAST,
+            config=FAST if fast else Config(),
             output=output,
             seed=seed,
             resume=not overwrite,
             overwrite=overwrite,
             threads=threads,
             stamps=("demo: a synthetic patient",)
-            + (() if full else ("fast: fewer sweeps than the default",)),
+            + (("fast: fewer sweeps than the default",) if fast else ()),
         )
         outcome = segment(request, watch)
         if outcome.result is not None:

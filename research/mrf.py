@@ -40,11 +40,11 @@ CRBM = "crbm"
 PAGE = """\
 # First-order MRF and cRBM
 
-Written by `python research/mrf.py search`, `compare` and `report --write PAGE`. Both priors from the same result of
-Algorithm 2, with the same seed, 30 + 20 sweeps, on the development patients. The first table has the values
-that were tried, on every third patient: mean Dice of core, where it enhances, and of the whole tumor. The
-second has all patients: core where it enhances, differences with 95 % bootstrap intervals over patients.
-The MRF was tuned on some of these patients; no patient trained the cRBMs.
+Written by `python research/mrf.py search`, `compare` and `report --write PAGE`. Both priors from the same
+result of Algorithm 2, with the same seed, 30 + 20 sweeps, on the development patients. The first table has
+the values that were tried, on every third patient: mean Dice of core, where it enhances, and of the whole
+tumor. The second has core where it enhances, and differences with 95 % bootstrap intervals over patients. The
+MRF was tuned on some of these patients; no patient trained the cRBMs.
 """
 
 

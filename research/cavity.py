@@ -129,7 +129,7 @@ def write_page(rows: list[dict]) -> str:
         "Made by `python research/cavity.py`: heads that did not train the atlas, skull-stripped, T1, T1c,",
         "T2 and FLAIR at 1 mm, `--fast`. `way` is how the tumor was removed",
         "(`src/tumoar/simulate/surgery.py`): `gross` has an enhancing wall of 1.5 mm that is not tumor,",
-        "`surface` has air in the cavity, `before` is the patient before surgery. Volumes: found / true, cm³.",
+        "`surface` has air in the cavity, `before` is the patient before surgery; volumes are found / true.",
         "",
         "| head | way | class | cavity | residual | GTV | whole | brainstem | cavity, cm³ | residual, cm³ |",
         "|---|---|---|---|---|---|---|---|---|---|",

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from head_cases import LABELS, around_head, at_one_mm, bare_case, read_head
+from head_cases import LABELS, PROJECT, around_head, at_one_mm, bare_case, read_head
 
 from tumoar.app.pipeline import segment
 from tumoar.io.models import default_model
@@ -28,6 +28,7 @@ from tumoar.vocabulary.labels import add_cavity
 CONTRASTS = ("T1", "T1c", "T2", "FLAIR")
 HELD_OUT = ("10", "20")
 KEPT = Path(os.environ.get("TUMOAR_CACHE", "/tmp")) / "tumoar_cavity"
+RESULTS = PROJECT / "research" / "results" / "cavity.md"
 EXTRAS = {"gross": {"wall": True}, "partial": {}, "surface": {"air": True}, "collapsed": {}, "blood": {}}
 OPENED = add_cavity(LABELS)
 
@@ -117,6 +118,42 @@ def _keep(row: dict, found: Segmentation, pairs: dict) -> None:
     )
 
 
+AIMS = {"cavity": 0.80, "residual": 0.65, "GTV": 0.85}
+
+
+def write_page(rows: list[dict]) -> str:
+    """The page of results."""
+    lines = [
+        "# Simulated patients after surgery",
+        "",
+        "Made by `python research/cavity.py`: heads that did not train the atlas, skull-stripped, T1, T1c,",
+        "T2 and FLAIR at 1 mm, `--fast`. `way` is how the tumor was removed",
+        "(`src/tumoar/simulate/surgery.py`): `gross` has an enhancing wall of 1.5 mm that is not tumor,",
+        "`surface` has air in the cavity, `before` is the patient before surgery; volumes are found / true.",
+        "",
+        "| head | way | class | cavity | residual | GTV | whole | brainstem | cavity, cm³ | residual, cm³ |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        scores = [
+            "–" if row[name] is None else f"{row[name]:.3f}"
+            for name in ("cavity", "residual", "GTV", "whole", "brainstem")
+        ]
+        volumes = [
+            f"{row[f'{name}_cm3'][0]:.1f} / {row[f'{name}_cm3'][1]:.1f}" for name in ("cavity", "residual")
+        ]
+        on = "on" if row["postop"] else "off"
+        lines.append(f"| {row['head']} | {row['way']} | {on} | {' | '.join([*scores, *volumes])} |")
+    after = [row for row in rows if row["postop"] and row["way"] != "before"]
+    lines += ["", "Mean over patients after surgery with the class on:", ""]
+    for name, aim in AIMS.items():
+        known = [row[name] for row in after if row[f"{name}_cm3"][1] > 0]
+        if known:
+            spread = f"{len(known)} patients, lowest {min(known):.3f}; aim {aim:.2f}"
+            lines.append(f"- {name} {np.mean(known):.3f} ({spread})")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Run all patients, or those asked for; rows go to standard output."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -134,11 +171,25 @@ def main() -> None:
         )
     if arguments.only:
         jobs = [(h, w, int(s), p == "1") for h, w, s, p in (j.split(",") for j in arguments.only.split())]
+    kept = KEPT / "rows.jsonl"
+    done = {}
+    if kept.exists() and not arguments.quick:
+        done = {_key(row): row for row in map(json.loads, kept.read_text().splitlines())}
     rows = []
     for job in jobs:
-        rows.append(run(*job, config))
-        print(json.dumps(rows[-1]), flush=True)
+        row = done.get(job) or run(*job, config)
+        if job not in done and not arguments.quick:
+            with kept.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    if not (arguments.quick or arguments.only):
+        RESULTS.write_text(write_page(rows), encoding="utf-8")
     print(json.dumps({"patients": len(rows), "rows": rows}))
+
+
+def _key(row: dict) -> tuple:
+    return row["head"], row["way"], row["seed"], row["postop"]
 
 
 if __name__ == "__main__":

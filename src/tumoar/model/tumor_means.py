@@ -23,9 +23,9 @@ from tumoar.vocabulary.labels import LabelTable
 Array = npt.NDArray[np.floating]
 
 REFERENCE, FLUID = "GWM", "CSF"
-FLUID_DEVIATION = 0.25
-"""Standard deviation in log intensity (100 HU in CT) of the fluid in a cavity from CSF, due to protein. An
-assumption, without measurement."""
+FLUID_DEVIATION = {"FLAIR": 1.0, "DIR": 1.0, "FLAIR2": 1.0, "other": 0.25}
+"""Standard deviation in log intensity (100 HU in CT) of the fluid in a cavity from CSF, due to protein; more
+where CSF is suppressed to the noise. Assumptions, without measurement."""
 TIES = 10.0
 """Weight of that prior relative to those of tumor means: it must hold for cavities of some cm³."""
 
@@ -72,7 +72,8 @@ def _tie_cavity(labels: LabelTable, contrasts: Sequence[Contrast], voxels: float
         row = np.zeros((Q, N))
         row[first, n] = 1
         row[csf, n] = -1 / (csf.stop - csf.start)
-        J += voxels * TIES / FLUID_DEVIATION**2 * np.outer(row.ravel(), row.ravel())
+        deviation = FLUID_DEVIATION.get(contrasts[n].name, FLUID_DEVIATION["other"])
+        J += voxels * TIES / deviation**2 * np.outer(row.ravel(), row.ravel())
     return J
 
 

@@ -44,8 +44,10 @@ def deliver(result: Segmentation, name: str) -> Delivered:
         for k in range(table.K)
         if tally.l[k].any()
     )
+    removed = () if table.cavity is None else (table.structures[table.cavity].name,)
     z, y = (
-        resample_to_input(np.where(result.islands, 0, tally.fraction(tumor=parts)), result.case, name) > HALF
+        resample_to_input(np.where(result.islands, 0, tally.fraction(removed, parts)), result.case, name)
+        > HALF
         for parts in (("core", "edema"), ("core",))
     )
     votes = vote_on_grid(table, grid, shares, z, y, result.config.vote)

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from tumoar.io.checkpoint import Checkpoints
     from tumoar.model.shape.crbm import CRBM
     from tumoar.train.contrastive import ContrastiveTraining
-    from tumoar.train.shape import ShapeTraining
+    from tumoar.train.shape import ShapeTraining, StepInfo
     from tumoar.train.shape_data import Shape
 
     Training: TypeAlias = ShapeTraining | ContrastiveTraining
 
 EVERY = 100  # steps between checkpoints
+TRACE = "step\terror\tvolume\tnorm\tgap\tvisible_bias\thidden_bias"
 SMALLEST = 300  # mm³: smaller masks carry little information on shape
 
 
@@ -194,6 +195,19 @@ def _labels(path: Path) -> Any:
     return image.data
 
 
+def trace_row(model: CRBM, info: StepInfo) -> str:
+    """A line of the trace of a training: its figures, the visible bias and the mean hidden bias."""
+    figures = (info.error, info.volume, info.norm, info.gap, model.a, float(model.b.mean()))
+    return "\t".join([str(info.step), *(f"{x:.6g}" for x in figures)])
+
+
+def read_trace(path: Path, steps: int) -> list[str]:
+    """Lines of the first steps of the trace that an interrupted training has left."""
+    if not path.is_file():
+        return []
+    return path.read_text(encoding="utf-8").splitlines()[1 : steps + 1]
+
+
 def _train(
     shapes: tuple[Shape, ...],
     unseen: tuple[Shape, ...],
@@ -212,13 +226,17 @@ def _train(
     stored = None if keeper is None else keeper.load(f"shape_{name}")
     begin = training.initialize(shapes, config, seed) if stored is None else training.from_arrays(stored)
     state = begin
+    trace = [] if keeper is None else read_trace(keeper.folder / f"shape_{name}.tsv", begin.step)
     # BLAS sums depend on the number of threads, and all later draws on them
     with threadpool_limits(1, "blas"), Progress() as progress:
         bar = progress.add_task(name, total=config.steps, completed=begin.step)
         for state, info in training.train(shapes, config, begin, unseen):
             about = f"{name} error {info.error:.3f} volume {info.volume:.2f} free-energy gap {info.gap:.3f}"
             progress.update(bar, completed=info.step, description=about)
+            trace.append(trace_row(state.model, info))
             if keeper is not None and state.step % EVERY == 0:
                 keeper.save(f"shape_{name}", training.to_arrays(state))
+                text = "\n".join([TRACE, *trace, ""])
+                (keeper.folder / f"shape_{name}.tsv").write_text(text, encoding="utf-8")
     model: CRBM = state.model
     return model

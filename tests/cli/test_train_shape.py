@@ -87,6 +87,17 @@ def test_the_paper_s_rule_goes_on_from_its_checkpoint(masks, tmp_path, monkeypat
     assert "--rule cd --steps 3 --step 0.05 --held-out 0 --validation 1" in command
 
 
+def test_a_trace_holds_each_step_once(masks, tmp_path, monkeypatch):
+    """Also of a run that was continued, and of steps after its last checkpoint, which are done again."""
+    common = {"maps": "y", "core": "2", "rule": "cd", "held_out": 0, "validation": 0, "seed": 3}
+    monkeypatch.setattr(train_shape, "EVERY", 2)
+    for name in ("once", "again"):
+        shape(masks, output=tmp_path / f"{name}.npz", checkpoints=tmp_path / "kept", steps=5, **common)
+        head, *rows = (tmp_path / "kept" / "shape_y.tsv").read_text("utf-8").splitlines()
+        assert [row.split("\t")[0] for row in rows] == ["1", "2", "3", "4"]
+        assert {len(row.split("\t")) for row in (head, *rows)} == {7}
+
+
 @pytest.mark.parametrize(("patients", "held_out", "validation"), [(30, 6, 3), (191, 30, 10), (3, 0, 0)])
 def test_few_masks_are_not_all_held_out(patients, held_out, validation):
     assert train_shape.default_split(patients) == (held_out, validation)

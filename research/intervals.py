@@ -2,12 +2,14 @@
 
 python research/intervals.py fit [NAME] [--to FILE]      # results of build/patients/NAME → the packaged file
 python research/intervals.py check [NAME] [--quick] [--write PAGE]   # leave one patient out
-python research/intervals.py heads run|fit [--to FILE]   # organs, from simulated heads
+python research/intervals.py heads run --heads 10 20 …   # simulate heads and segment them
+python research/intervals.py heads fit [--to FILE]       # organs, from those heads
 
 `fit` compares the results of `python research/patients.py run NAME` (default: `default`) with the references,
 and writes the calibration that the package ships. `check` learns from all patients but one, for each of them.
-`heads run` simulates heads whose label maps trained nothing and segments them; it continues where it was
-stopped. `heads fit` adds their organs to the packaged file.
+`heads run` simulates heads from label maps and segments them; it continues where it was stopped. Of the label
+maps, only 10 and 20 did not train the atlas of the package. `heads fit` adds their organs to a file; they
+hold for the sweeps with which the heads were run. The packaged file has no organs.
 """
 
 from __future__ import annotations
@@ -23,19 +25,23 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from head_cases import LABELS, around_head, read_head
 from patients import PROJECT, patients
 
 from tumoar.api import StoredResult, load_result
 from tumoar.app.calibrate import Compared, calibrate, compare_organs, compare_tumor, tumor_of_stored
 from tumoar.geometry.border import Border
 from tumoar.geometry.distance import depth
+from tumoar.geometry.image import Image
 from tumoar.geometry.resample import resample
 from tumoar.io.calibration import SHIPPED, read_calibration, write_calibration
-from tumoar.io.nifti import read_nifti
+from tumoar.io.models import default_model
+from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.model.conformal import SHARES, central
 from tumoar.model.expert import Learned, chance_inside, learn
 from tumoar.result.masks import rearrange
 from tumoar.result.scores import dice
+from tumoar.simulate import Acquisition, Truth, draw_blob, draw_patient, draw_place, simulate
 
 PACKAGED = PROJECT / "src" / "tumoar" / "data" / SHIPPED
 HEADS = PROJECT / "build" / "intervals"
@@ -44,6 +50,10 @@ NEAR = 5.0
 """Millimeters from the border of the outline in which voxels are counted."""
 BINS = 10
 SPLITS = 2000
+CONTRASTS = ("T1", "T1c", "T2", "FLAIR")
+TALLEST = 220.0  # mm of a simulated head, from the crown down
+SWEEPS = (40, 50)
+"""Burn-in and samples of a simulated head."""
 FEW = 11
 """Patients of a quick check; one is left out, and nine are needed."""
 
@@ -300,14 +310,14 @@ def describe_learned(structures: dict[str, Learned]) -> list[str]:
 # ---- organs ------------------------------------------------------------------------------------------------
 
 
-def heads(verb: str, to: Path, labels: Sequence[Path], first: int, count: int) -> None:
+def heads(verb: str, to: Path, names: Sequence[str], sweeps: Sequence[int]) -> None:
     if verb == "run":
-        for seed in range(first, first + count):
-            run_head(seed, labels[seed % len(labels)] if labels else None)
+        for name in names:
+            run_head(name, sweeps)
         return
     found = []
     for folder in sorted(HEADS.glob("head-*")):
-        out = folder / "result"
+        out = folder / "x".join(map(str, sweeps)) / "result"
         if (out / "run.json").exists():
             result = load_result(out)
             references = dict(true_organs(folder / "simulated" / "truth_labels.nii.gz", result))
@@ -328,23 +338,41 @@ def true_organs(path: Path, result: StoredResult) -> Iterator[tuple[str, Mask]]:
             yield organ.name, resample(there.astype(np.float32), truth.grid, result.grid) > 0.5
 
 
-def run_head(seed: int, labels: Path | None) -> None:
-    """Simulate a head and segment it, unless both are done."""
-    folder = HEADS / f"head-{seed:03}"
+def run_head(name: str, sweeps: Sequence[int]) -> None:
+    """Simulate a head and segment it, unless both are done.
+
+    `name` is the number of a label map, such as "10", or "drawn-3" for the patient of the demo with seed 3.
+    """
+    folder = HEADS / (name if name.startswith("drawn") else f"head-{name}") / "x".join(map(str, sweeps))
+    simulated, out = folder.parent / "simulated", folder / "result"
     folder.mkdir(parents=True, exist_ok=True)
-    tumoar = [sys.executable, "-m", "tumoar"]
-    simulated, out = folder / "simulated", folder / "result"
-    contrasts = ("T1", "T1c", "T2", "FLAIR")
-    if not (simulated / "truth.json").exists():
-        names = [part for c in contrasts for part in ("--contrast", c)]
-        source = ["--labels", str(labels)] if labels else []
-        command = [*tumoar, "simulate", "-o", str(simulated), "--seed", str(seed), *names, *source]
-        subprocess.run(command, check=True)
+    if not (simulated / "truth_labels.nii.gz").exists():
+        images, truth = simulate_head(name)
+        simulated.mkdir(exist_ok=True)
+        for contrast, image in images.items():
+            write_nifti(simulated / f"{contrast}.nii.gz", image.data, image.grid)
+        write_nifti(simulated / "truth_tumor.nii.gz", truth.z.astype(np.uint8) + truth.y, truth.grid)
+        write_nifti(simulated / "truth_labels.nii.gz", truth.l, truth.grid)
     if not (out / "run.json").exists():
-        images = [p for c in contrasts for p in (f"--{c.lower()}", str(simulated / f"{c}.nii.gz"))]
+        given = [p for c in CONTRASTS for p in (f"--{c.lower()}", str(simulated / f"{c}.nii.gz"))]
         begun = ["--resume"] if (folder / ".result.checkpoints").exists() else []
-        done = subprocess.run([*tumoar, "segment", *images, "-o", str(out), "-q", "--threads", "1", *begun])
-        print(folder.name, done.returncode, flush=True)
+        settings = folder / "settings.toml"
+        settings.write_text("[gibbs]\nburn_in = {}\nsamples = {}\n".format(*sweeps), encoding="utf-8")
+        command = [sys.executable, "-m", "tumoar", "segment", *given, "-o", str(out), "-q", "--threads", "1"]
+        done = subprocess.run([*command, "--config", str(settings), *begun])
+        print(folder, done.returncode, flush=True)
+
+
+def simulate_head(name: str) -> tuple[dict[str, Image], Truth]:
+    """Images and truth: a label map with a tumor blob, or the patient of the demo."""
+    scans = [Acquisition(c) for c in CONTRASTS]
+    if name.startswith("drawn"):
+        return draw_patient(default_model(), scans, int(name.partition("-")[2]))
+    rng_tumor, rng_scan = np.random.default_rng([34, int(name)]).spawn(2)
+    label_map, source, grid = around_head(*read_head(name, HEADS), margin=10.0, tallest=TALLEST)
+    blob = draw_blob(rng_tumor, core_ml=float(rng_tumor.uniform(5, 40)), spacing=1.0)
+    tumor = draw_place(blob, label_map, LABELS, rng_tumor)
+    return simulate(label_map, grid, tumor, scans, LABELS, rng_scan, source=source)
 
 
 def main() -> None:
@@ -356,9 +384,8 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=PACKAGED)
     parser.add_argument("--write", type=Path, help="the page to write")
     parser.add_argument("--quick", action="store_true", help="the first patients only")
-    parser.add_argument("--labels", type=Path, nargs="*", default=[], help="label maps that trained nothing")
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--heads", nargs="*", default=[], help="numbers of label maps, or drawn-SEED")
+    parser.add_argument("--sweeps", type=int, nargs=2, default=SWEEPS, help="burn-in and samples")
     options = parser.parse_args()
     if options.verb == "fit":
         fit(options.name, options.to)
@@ -366,7 +393,7 @@ def main() -> None:
         check(options.name, options.write, FEW if options.quick else None)
     else:
         verb = "fit" if options.name == "fit" else "run"
-        heads(verb, options.to, options.labels, options.first, options.count)
+        heads(verb, options.to, options.heads, options.sweeps)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.ndimage import maximum_filter1d
 from scipy.special import expit
 
 from tumoar.model.shape.crbm import CRBM
@@ -34,7 +35,6 @@ from tumoar.train.shape_data import ByteArray, Shape, flip
 from tumoar.train.shape_start import TIED, Parameters
 
 FloatArray = npt.NDArray[np.float64]
-_INNER = (slice(REACH, -REACH),) * 3
 _OWN = (slice(None, -REACH),) * 3  # as many voxels as hidden units
 
 
@@ -131,9 +131,8 @@ def advance(
     for shape in chosen:
         data = np.pad(flip(shape.v, rng), 2 * REACH)
         model = noise[np.ix_(*(np.arange(n) % side for n in data.shape))].copy()
-        reached = np.zeros(data.shape, bool)
-        reached[_INNER] = True
-        model[_INNER] = _sweep(data, reached, filters, a, rng)[_INNER]
+        reached = find_reached(data)
+        model[reached] = _sweep(data, reached, filters, a, rng)[reached]
         _add(sums, data, model, filters, 1.0, config.phases, rng)
     keep = config.offset_memory
     mu = keep * state.mu + (1 - keep) * sums.mean_v / places
@@ -148,6 +147,13 @@ def advance(
     new = ContrastiveState(state.step + 1, parameters, mu, lam, dict(rng.bit_generator.state))
     sampled = sums.mean_v - sums.v / 2
     return new, StepInfo(new.step, sums.unequal / places, sampled / max(sums.data, 1.0), norm)
+
+
+def find_reached(v: ByteArray) -> npt.NDArray[np.bool_]:
+    """Voxels whose sample depends on v: those that share a hidden unit with one of its voxels."""
+    for axis in range(v.ndim):
+        v = maximum_filter1d(v, 2 * REACH + 1, axis=axis, mode="constant")
+    return v > 0
 
 
 def _sweep(

@@ -10,6 +10,10 @@ check:
 slow:
     python -m pytest -m slow
 
+# result pages that are not of this model and code; resumes, shortest first (--minutes N: begin nothing longer)
+evidence *options:
+    python research/evidence.py run {{options}}
+
 # documentation, live
 docs:
     mkdocs serve

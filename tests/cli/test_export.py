@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import SimpleITK as sitk
+import SimpleITK as sitk  # noqa: N813
 from small_study import build
 
 from tumoar.cli import main

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-import SimpleITK as sitk
+import SimpleITK as sitk  # noqa: N813
 from storage_orders import ORDERS, stored
 
 from tumoar.geometry.image import Grid, Image

@@ -24,7 +24,9 @@ def export(
     slicer: Annotated[
         bool, typer.Option("--slicer", help="Write a segmentation and a color table for 3D Slicer.")
     ] = False,
-    itksnap: Annotated[bool, typer.Option("--itksnap", help="Write label descriptions for ITK-SNAP.")] = False,
+    itksnap: Annotated[
+        bool, typer.Option("--itksnap", help="Write label descriptions for ITK-SNAP.")
+    ] = False,
     smooth: Annotated[
         bool, typer.Option("--smooth", help="Smooth the contours, keeping their areas.")
     ] = False,

@@ -63,7 +63,7 @@ def write_itksnap(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         shown = int(row["index"] != 0)
         name = _name(row).replace('"', "'")
         lines.append(
-            f"{row['index']:5d} {red:5d} {green:4d} {blue:4d} {shown:8d} {shown:2d} {shown:2d}    \"{name}\""
+            f'{row["index"]:5d} {red:5d} {green:4d} {blue:4d} {shown:8d} {shown:2d} {shown:2d}    "{name}"'
         )
     path.write_text(ITKSNAP_HEAD + "\n".join(lines) + "\n", encoding="utf-8")
 

@@ -24,9 +24,8 @@ def build(folder, umask):
     for part in PARTS:
         source, target = ROOT / part, folder / part
         if source.is_dir():
-            shutil.copytree(
-                source, target, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile
-            )
+            unwanted = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, target, ignore=unwanted, copy_function=shutil.copyfile)
         else:
             shutil.copyfile(source, target)
     at = time.time() - 1000 * umask

@@ -16,15 +16,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "dependencies.md"
 HEAD = """# Dependencies
 
-What tumoar {version} is made of. Versions are those of `requirements.lock`, which pins them by hash; the column
-"accepted" is what `pyproject.toml` allows. The wheel contains the same list as a CycloneDX bill of materials
-(`tumoar-….dist-info/sboms/tumoar.cdx.json`), with the SHA-256 of every model file.
+What tumoar {version} is made of. Versions are those of `requirements.lock`, which pins them by hash; the
+column "accepted" is what `pyproject.toml` allows. The wheel contains the same list as a CycloneDX bill of
+materials (`tumoar-….dist-info/sboms/tumoar.cdx.json`), with the SHA-256 of every model file.
 
 This page is made by `python tools/dependencies.py`; do not edit it.
 """
 MATPLOTLIB = """
-LicenseRef-Matplotlib is the license of matplotlib, a BSD-like license based on that of Python. Binary wheels of
-numpy, scipy, SimpleITK and others contain further libraries, which they list themselves.
+LicenseRef-Matplotlib is the license of matplotlib, a BSD-like license based on that of Python. Binary wheels
+of numpy, scipy, SimpleITK and others contain further libraries, which they list themselves.
 """
 
 

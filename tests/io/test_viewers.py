@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
-from storage_orders import ORDERS, stored
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.io.rois import Roi
 from tumoar.io.viewers import arrange_layers, write_color_table, write_itksnap, write_seg_nrrd
+from tumoar.simulate.orders import ORDERS, stored
 from tumoar.vocabulary.labels import Code
 
 SHAPE = (11, 9, 7)

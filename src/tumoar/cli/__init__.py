@@ -14,6 +14,7 @@ import typer
 
 from tumoar.cli.calibrate import calibrate
 from tumoar.cli.cohort import cohort
+from tumoar.cli.commission import commission
 from tumoar.cli.demo import demo
 from tumoar.cli.doctor import doctor
 from tumoar.cli.dose import dose
@@ -42,7 +43,9 @@ app = typer.Typer(
     rich_markup_mode=None,  # panels and colors would double the time of `--help`
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, segment, inspect, export, dose, report, evaluate, calibrate, cohort, simulate, doctor):
+for command in (
+    demo, segment, inspect, export, dose, report, evaluate, calibrate, cohort, simulate, doctor, commission,
+):  # fmt: skip
     app.command(cls=StrictCommand)(command)
 app.add_typer(model)
 

@@ -37,9 +37,7 @@ CASES = "Own cases"
 REFERENCES = ("reference.nii.gz", "reference.nii", "reference.dcm")
 SHARE = 0.90
 """Of volumes that intervals should cover."""
-USE = (
-    "Research use only; not a medical device. These checks do not replace your institution's acceptance test."
-)
+USE = "Research use only; not a medical device. They replace no acceptance test."
 
 
 @dataclass(frozen=True)

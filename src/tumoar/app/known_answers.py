@@ -32,7 +32,7 @@ def _ball(radius: float, grid: Grid, center: tuple[float, float, float] = (0.0, 
 
 
 def _points(grid: Grid) -> Array:
-    return grid.world(np.stack(np.indices(grid.shape), -1))
+    return grid.world(np.moveaxis(np.indices(grid.shape), 0, -1))
 
 
 def check_margins() -> Iterator[Finding]:
@@ -55,7 +55,7 @@ def _check_wall(spacing: tuple[float, float, float], where: str, diagonal: float
     radius, mm, center = 6.0, 20.0, (-10.0, 0.0, 0.0)
     grid = _grid(spacing, radius + mm + 12)
     points = _points(grid)
-    x, y, z = np.moveaxis(points, -1, 0)
+    x, y, _ = np.moveaxis(points, -1, 0)
     wall = (x >= WALL[0]) & (x <= WALL[1])
     mask = _ball(radius, grid, center)
     closed = grow_within(mask, ~wall, mm, spacing)
@@ -66,7 +66,7 @@ def _check_wall(spacing: tuple[float, float, float], where: str, diagonal: float
     beyond = _around(points, center) - radius - mm
     free = open_domain & ~mask
     for name, low in (("outside", True), ("inside", False)):
-        off = float(np.max(beyond[grown & free]) if low else np.max(-beyond[~grown & free])) / diagonal
+        off = max(float(np.max(beyond[grown & free] if low else -beyond[~grown & free])), 0.0) / diagonal
         yield Finding(MARGINS, f"CTV {mm:g} mm", name, where, off, "path", unit="voxel diagonals")
 
 

@@ -140,18 +140,17 @@ def compare_labels(image: Image, where: str) -> Iterator[Finding]:
         differing = float(np.count_nonzero(found != truth.mask(image.grid)))
         yield Finding(FILES, body.name, "voxels unlike formula", where, differing, "voxels", unit="voxels")
         cm3 = float(found.sum()) * image.grid.voxel_volume / 1000
-        yield from compare_body(
-            FILES, body, where, cm3, image.grid.world(np.argwhere(found).mean(0)), "volume"
-        )
+        center = image.grid.world(np.argwhere(found).mean(0))
+        yield from compare_body(FILES, body, where, cm3, center)
 
 
 def compare_body(
-    part: str, body: Body, where: str, cm3: float, center: npt.NDArray[np.float64], tolerance: str
+    part: str, body: Body, where: str, cm3: float, center: npt.NDArray[np.float64]
 ) -> Iterator[Finding]:
     """Volume, center and side of a body against its formula."""
     true = body.shape(0).cm3
     off = 100 * abs(cm3 - true) / true
-    yield Finding(part, body.name, "volume", where, off, tolerance, cm3, true, "cm³")
+    yield Finding(part, body.name, "volume", where, off, "volume", cm3, true, "cm³")
     yield Finding(part, body.name, "center", where, float(np.linalg.norm(center - body.center)), "center")
     is_wrong = np.sign(center).astype(int).tolist() != np.sign(body.center).astype(int).tolist()
     yield Finding(part, body.name, "left/right, front/back, up/down", where, float(is_wrong), "side")
@@ -160,19 +159,22 @@ def compare_body(
 # ---- contours and segments ---------------------------------------------------------------------------------
 
 
+SERIES: tuple[tuple[tuple[float, float, float], tuple[int, int, int], Turn | None], ...] = (
+    ((1.0, 1.0, 2.0), (0, 1, 2), None),
+    ((1.2, 1.5, 1.0), (0, 2, 1), None),
+    ((1.0, 1.3, 2.0), (1, 0, 2), OBLIQUE),
+)
+"""Spacing, order of the axes, and rotation of series: axial, coronal, oblique."""
+ON_SERIES = "axial, coronal and oblique series"
+
+
 def check_contours(folder: Path) -> Iterator[Finding]:
     """RTSTRUCT and DICOM-SEG, written on series in several planes and read back."""
     plain = (False, False, False)
-    for number, (name, spacing, axes, R) in enumerate(
-        (
-            ("axial, 1 × 1 × 2 mm", (1.0, 1.0, 2.0), (0, 1, 2), None),
-            ("coronal, 1.2 × 1 × 1.5 mm", (1.2, 1.5, 1.0), (0, 2, 1), None),
-            ("oblique, 1 × 1.3 × 2 mm", (1.0, 1.3, 2.0), (1, 0, 2), OBLIQUE),
-        )
-    ):
+    for number, (spacing, axes, R) in enumerate(SERIES):
         key = f"contours {number}"
         series = write_phantom(folder / f"rt{number}", reorder(make_grid(spacing, R), axes, plain), key)
-        yield from _check_series(folder / f"rt{number}", series, name, key)
+        yield from check_series(folder / f"rt{number}", series, key)
 
 
 def rois_of(grid: Grid) -> list[Roi]:
@@ -182,11 +184,12 @@ def rois_of(grid: Grid) -> list[Roi]:
     ]
 
 
-def _check_series(folder: Path, series: Series, name: str, key: str) -> Iterator[Finding]:
+def check_series(folder: Path, series: Series, key: str) -> Iterator[Finding]:
+    """Contours, smoothed contours and segments on one series."""
     grid, _ = grid_of(series)
     rois = rois_of(grid)
     for smooth in (False, True):
-        where = f"RTSTRUCT {'smoothed, ' if smooth else ''}{name}"
+        where = f"RTSTRUCT{', smoothed' if smooth else ''}, {ON_SERIES}"
         write_rtstruct(folder / "rs.dcm", rois, series, key=key, smooth=smooth)
         read = read_rtstruct(folder / "rs.dcm")
         wrong = float(read.frame != frame_of(key))
@@ -197,14 +200,14 @@ def _check_series(folder: Path, series: Series, name: str, key: str) -> Iterator
             there = np.argwhere(share)
             center = grid.world(np.average(there, axis=0, weights=share[tuple(there.T)]))
             cm3 = float(share.sum()) * grid.voxel_volume / 1000
-            yield from compare_body(CONTOURS, body, where, cm3, center, "volume")
+            yield from compare_body(CONTOURS, body, where, cm3, center)
             count = float(roi.mask.sum())
             off = 100 * max(abs(float(share.sum()) - count) - 3, 0.0) / count
             yield Finding(
                 CONTOURS, body.name, "contour against voxels", where, off, "contour volume",
                 float(share.sum()), count, "voxels",
             )  # fmt: skip
-    where = f"DICOM-SEG {name}"
+    where = f"DICOM-SEG, {ON_SERIES}"
     write_seg(folder / "seg.dcm", rois, series, key=key)
     segments = read_seg(folder / "seg.dcm")
     for roi in rois:
@@ -227,13 +230,13 @@ def check_doses(folder: Path) -> Iterator[Finding]:
         mask = Image(body.placed().mask(grid).astype(float), grid)
         structures = {"voxels": cut_mask(mask), "contours": cut_outline(outlines[body.name])}
         for axis in range(3):
-            for form, dose in _doses(folder, body, axis, key):
+            for dose in _doses(folder, body, axis, key):
                 for kind, pieces in structures.items():
-                    where = f"{form}, {kind}, rising along its {'xyz'[axis]}"
+                    where = f"from {kind}, RTDOSE and NIfTI, rising along each axis"
                     yield from _compare_dose(body, axis, where, pieces, dose)
 
 
-def _doses(folder: Path, body: Body, axis: int, key: str) -> Iterator[tuple[str, Image]]:
+def _doses(folder: Path, body: Body, axis: int, key: str) -> Iterator[Image]:
     """The dose around a body, read from RTDOSE and NIfTI."""
     plain = linear_dose(axis)
     affine, R = plain.grid.affine.copy(), body.placed().turn
@@ -241,9 +244,9 @@ def _doses(folder: Path, body: Body, axis: int, key: str) -> Iterator[tuple[str,
     affine[:3, 3] += body.center
     dose = Image(plain.data, Grid(plain.grid.shape, affine))
     write_dose(folder / "rd.dcm", dose, key)
-    yield "RTDOSE", read_dose(folder / "rd.dcm")
+    yield read_dose(folder / "rd.dcm")
     write_nifti(folder / "rd.nii.gz", np.asarray(dose.data, np.float32), dose.grid)
-    yield "NIfTI dose", read_dose(folder / "rd.nii.gz")
+    yield read_dose(folder / "rd.nii.gz")
 
 
 def _compare_dose(body: Body, axis: int, where: str, pieces: Pieces, dose: Image) -> Iterator[Finding]:

@@ -56,9 +56,8 @@ def commission(
     with Watch(quiet=quiet) as watch:
         checks = commission(absolute(output), order, watch)
         failed = [check for check in checks if not check.passed]
-        watch.say(
-            f"{len(checks) - len(failed)} of {len(checks)} checks passed: {absolute(output).name}/acceptance.html"
-        )
+        passed = len(checks) - len(failed)
+        watch.say(f"{passed} of {len(checks)} checks passed: {absolute(output).name}/acceptance.html")
     if failed:
         first = failed[0].finding
         raise FitError(

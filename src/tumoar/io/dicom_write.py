@@ -93,7 +93,7 @@ def _dataset(sop_class: str, modality: str, key: str, part: str) -> Dataset:
         setattr(data, keyword, value)
     data.file_meta = FileMetaDataset()
     data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    data.file_meta.MediaStorageSOPClassUID = sop_class
+    data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID
     data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID
     return data
 

@@ -50,7 +50,7 @@ def probabilities(points: Floats) -> npt.NDArray[np.float32]:
 
 def truth(shift: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> tuple[Maps, Maps, Maps]:
     """l, z and y; the head moved by `shift`."""
-    points = np.stack(np.indices((SIZE,) * 3), -1) - np.asarray(shift)
+    points = np.moveaxis(np.indices((SIZE,) * 3), 0, -1) - np.asarray(shift)
     l = probabilities(points).argmax(-1)
     r = radius(points, TUMOR_CENTER)
     in_brain = LABELS.in_brain[l]

@@ -27,5 +27,5 @@ def reorder(grid: Grid, axes: Sequence[int], flips: Sequence[bool]) -> Grid:
 
 def stored(image: Image, axes: Sequence[int], flips: Sequence[bool]) -> Image:
     """The same image in world space, stored with its axes permuted and reversed."""
-    data = np.flip(image.data.transpose(axes), np.flatnonzero(flips).tolist())
+    data = np.flip(image.data.transpose(axes), tuple(np.flatnonzero(flips).tolist()))
     return Image(data, reorder(image.grid, axes, flips))

@@ -31,6 +31,7 @@ from tumoar.cli.strict import StrictCommand
 from tumoar.cli.train import atlas, prepare
 from tumoar.cli.train_location import location
 from tumoar.cli.train_shape import combine, shape
+from tumoar.cli.watch_folder import watch
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import FitError, ResourceError, TumoarError
 
@@ -44,7 +45,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    demo, segment, inspect, export, dose, report, evaluate, calibrate, cohort, simulate, doctor, commission,
+    demo, segment, inspect, export, dose, report, evaluate, calibrate, cohort, watch, simulate, doctor,
+    commission,
 ):  # fmt: skip
     app.command(cls=StrictCommand)(command)
 app.add_typer(model)

@@ -13,8 +13,8 @@ PAGE = ROOT / "docs" / "trace.md"
 HEAD = """# Requirements, risks and tests
 
 Which requirement controls which risk, and which tests verify it: in the manner of IEC 62304 and ISO 14971,
-without claiming conformity with either. tumoar is for research only; not a medical device. Severity is that of
-the harm if an outline were used without review, which it must not be.
+without claiming conformity with either. tumoar is for research only; not a medical device. Severity is that
+of the harm if an outline were used without review, which it must not be.
 
 A path names a file of tests, or one test in it; run any of them with `pytest PATH`. Tests marked `slow` need
 `-m slow`. What is not covered is listed in [tests and robustness](robustness.md#what-is-not-covered).

@@ -55,16 +55,17 @@ class _Known:
 def check_installation() -> Iterator[Finding]:
     """Files of the package against the digests of its wheel; every model file works."""
     changed, known = changed_files()
-    where = f"{known} files of the wheel"
-    yield Finding(INSTALLATION, "package", "installed from a wheel", "", float(known == 0), "exact")
-    yield Finding(INSTALLATION, "package", "files that differ from the wheel", where, float(changed), "exact")
+    yield Finding(INSTALLATION, "package", "is installed from a wheel", "", float(known == 0), "exact")
+    if known:
+        where = f"{known} files of the wheel"
+        yield Finding(INSTALLATION, "package", "files unlike the wheel", where, float(changed), "exact")
     for name in SHIPPED:
         with as_file(files("tumoar").joinpath("data", name)) as path:
             sections, digest = load_hashed(path)  # checks the digest inside the file
             require_working(sections, path)
             expected = recorded_digest(f"tumoar/data/{name}")
             differs = expected is not None and expected != digest
-            where = f"SHA-256 {digest[:16]}…, trial fit"
+            where = f"SHA-256 {digest[:16]}…, {'as in the wheel, ' if expected else ''}trial fit"
             yield Finding(INSTALLATION, name, "model file", where, float(differs), "exact")
 
 

@@ -35,6 +35,7 @@ def render_acceptance(rows: Sequence[Mapping[str, Any]], about: Mapping[str, Any
             total=len(rows),
             reasons=list(reasons.values()),
             number=lambda row: numbers[row["tolerance"] + row["reason"]],
+            number_text=lambda value: f"{value:.4g}" if isinstance(value, float) else value,
             about=about,
         )
     )

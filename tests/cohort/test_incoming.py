@@ -149,6 +149,20 @@ def test_a_study_is_left_alone_while_it_arrives(site):
     assert len(log.read_text().splitlines()) == 1
 
 
+def test_the_owner_can_look_up_which_result_belongs_to_which_folder(site, capfd):
+    place, order, _ = site
+    study(place / "one", "T1c")
+    assert incoming.list_studies(place, order) == []
+    ((subject, _),) = run(place, order)
+    study(place / "two", "T1c")
+    first, second = incoming.list_studies(place, order)
+    assert first == ("one", subject.name, "done")
+    assert (second[0], second[2]) == ("two", "waiting")
+    code, _ = call(capfd, place, order.out, "--list")
+    assert (code or 0) == 0
+    assert [o.name for _, o in run(place, order)] == [second[1]]
+
+
 def test_a_bad_study_is_set_aside_and_the_next_one_is_done(site):
     place, order, _ = site
     bad = study(place / "Planted bad", "T1c", "FLAIR")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tumoar.cli.stop import end_when_stopped
-from tumoar.vocabulary.errors import CohortError, UsageError
+from tumoar.vocabulary.errors import CohortError, UsageError, printable
 
 if TYPE_CHECKING:
     from tumoar.cohort.subjects import Subject
@@ -38,13 +38,16 @@ def watch(
         bool, typer.Option("--once", help="End when all studies that are there have been dealt with.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Try studies that failed once more.")] = False,
+    listing: Annotated[
+        bool, typer.Option("--list", help="Only show which result belongs to which subfolder.")
+    ] = False,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads per study.")] = 1,
     max_memory: Annotated[float, typer.Option(min=0.1, max=1e5, help="Memory limit per study, GB.")] = 4.0,
     timeout: Annotated[float, typer.Option(min=0.01, max=1e6, help="Time limit per study, minutes.")] = 240.0,
 ) -> None:
     """Watch a folder, and segment each DICOM study in it when it is complete."""
     from tumoar.cli.cohort import parse_flags
-    from tumoar.cohort.incoming import Watched, find_studies, watch_folder
+    from tumoar.cohort.incoming import Watched, find_studies, list_studies, watch_folder
     from tumoar.cohort.plan import Limits, Order, digest_flags
     from tumoar.cohort.tree import begin_tree
     from tumoar.io.files import absolute
@@ -66,6 +69,10 @@ def watch(
         limits=Limits(timeout, max_memory, threads),
     )
     find_studies(source)
+    if listing:
+        for folder, name, state in list_studies(source, order):
+            typer.echo(f"{name}  {state:8}  {printable(folder)}")
+        return
     watched = Watched(source, quiet_for, tumor, table, once, again)
     failed = count = 0
     begin_tree(order)

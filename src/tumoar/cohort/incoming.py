@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tumoar.cohort.names import LOGS
+from tumoar.cohort.names import LOGS, case_name
 from tumoar.cohort.plan import Order, check_contrasts
 from tumoar.cohort.private import remove_names
 from tumoar.cohort.subjects import Subject
@@ -136,6 +136,15 @@ def find_studies(folder: Path) -> list[Path]:
         raise UnreadableFileError(
             "B1", "cannot read the folder of studies", file=folder, do="check its name and permissions"
         ) from error
+
+
+def list_studies(folder: Path, order: Order) -> list[tuple[str, str, str]]:
+    """Subfolder, name of its result and state of every study; for its owner, and never stored."""
+    if not (Path(order.out) / LOGS / KEY).exists():
+        return []
+    key, record = read_key(order), read_record(order)
+    names = [(place.name, name_of(key, place, sign(place))) for place in find_studies(folder)]
+    return [(place, case_name(name), record.get(name, {}).get("state", "waiting")) for place, name in names]
 
 
 def sign(place: Path) -> Signature:

@@ -18,16 +18,20 @@ PARTS = (
 )  # fmt: skip
 
 
-def build(folder, umask):
-    """Build a copy of the sources with other times and permissions; digests by name, and the wheel."""
-    folder.mkdir()
+def copy(source, target):
+    """Copy the parts of a source distribution, without permissions."""
+    target.mkdir()
     for part in PARTS:
-        source, target = ROOT / part, folder / part
-        if source.is_dir():
+        if (source / part).is_dir():
             unwanted = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source, target, ignore=unwanted, copy_function=shutil.copyfile)
+            shutil.copytree(source / part, target / part, ignore=unwanted, copy_function=shutil.copyfile)
         else:
-            shutil.copyfile(source, target)
+            shutil.copyfile(source / part, target / part)
+
+
+def build(sources, folder, umask):
+    """Build a copy of the sources with other times and permissions; digests by name, and the files."""
+    copy(sources, folder)
     at = time.time() - 1000 * umask
     for path in folder.rglob("*"):
         os.utime(path, (at, at))
@@ -50,12 +54,13 @@ def test_two_builds_have_the_same_digests(tmp_path):
     sys.path.insert(0, str(ROOT / "tools"))
     import sbom
 
-    first, files = build(tmp_path / "one", 0o022)
-    second, _ = build(tmp_path / "another place", 0o077)
+    copy(ROOT, tmp_path / "sources")  # once: somebody may be editing
+    first, files = build(tmp_path / "sources", tmp_path / "one", 0o022)
+    second, _ = build(tmp_path / "sources", tmp_path / "another place", 0o077)
     assert first == second
     assert [name.rsplit(".", 1)[1] for name in first] == ["whl", "gz"]
     with zipfile.ZipFile(files[0]) as wheel:
         (name,) = [n for n in wheel.namelist() if "/sboms/" in n]
         assert name.endswith(f".dist-info/sboms/{sbom.NAME}")
-        assert wheel.read(name).decode() == sbom.render()
+        assert wheel.read(name).decode() == sbom.render(tmp_path / "sources")
         assert not [n for n in wheel.namelist() if str(tmp_path).encode() in wheel.read(n)]

@@ -17,7 +17,6 @@ import argparse
 import csv
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -28,13 +27,11 @@ from tumoar.geometry.pieces import cut_mask
 from tumoar.io.dose import read_dose
 from tumoar.io.rtstruct import read_rtstruct
 from tumoar.radiotherapy.dvh import dvh
+from tumoar.simulate.bodies import linear_dose, mask_of, possible, shapes
 
 PROJECT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TUMOAR_DATA", PROJECT.parent / "shared" / "data"))
 RESULT = PROJECT / "research" / "results" / "dose.md"
-sys.path.insert(0, str(PROJECT / "tests"))
-
-from analytic_shapes import linear_dose, mask_of, possible, shapes  # noqa: E402
 
 PERCENTS = (5, 50, 95)
 VOLUMES = (0.05, 0.1, 0.5, 5.0)

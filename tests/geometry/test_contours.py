@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from analytic_shapes import linear_dose, shapes
 
 from tumoar.geometry.contours import Outline, cut_outline, fill_contours, stack_planes
 from tumoar.geometry.image import Grid
 from tumoar.radiotherapy.dvh import dvh
+from tumoar.simulate.bodies import linear_dose, shapes
 from tumoar.vocabulary.errors import GeometryError
 
 ANGLE = np.linspace(0, 2 * np.pi, 121)[:-1]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
-from storage_orders import ORDERS, stored
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.orientation import find_orientation, reorient, to_canonical, to_native
+from tumoar.simulate.orders import ORDERS, stored
 
 SHAPE = (4, 5, 7)
 ANGLES = {"straight": (0, 0, 0), "oblique": (12, -20, 7), "halfway": (45, 0, 0)}

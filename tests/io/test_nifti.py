@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from nifti_files import AFFINE, SHAPE, content, head, header, put, put_pair
 from scipy.spatial.transform import Rotation
-from storage_orders import ORDERS, stored
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.orientation import reorient, to_native
 from tumoar.io import nifti
 from tumoar.io.nifti import read_nifti, write_nifti
+from tumoar.simulate.orders import ORDERS, stored
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, OutputError, TumoarError
 

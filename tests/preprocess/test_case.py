@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from storage_orders import ORDERS, stored
 from synthetic_heads import AXES, head_grid, synthetic_head, with_header_moved
 
 from tumoar.geometry.image import HOUNSFIELD_UNIT, Grid, Image
 from tumoar.preprocess import case as assemble
 from tumoar.preprocess.case import MARGIN, build_case, resample_to_input
 from tumoar.preprocess.register import apply, mean_distance, rigid_transform
+from tumoar.simulate.orders import ORDERS, stored
 from tumoar.vocabulary.errors import ChannelError, GeometryError, UsageError
 
 THICK = (0.75, 0.75, 2.4)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pydicom import dcmread
 from rt_files import contour_set, save
 from small_study import build
-from storage_orders import ORDERS, stored
 
 from tumoar.cli import main
 from tumoar.cli.evaluate import parse_values
@@ -20,6 +19,7 @@ from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.seg_read import read_seg
 from tumoar.radiotherapy.agreement import HIDDEN, score
 from tumoar.radiotherapy.export import export
+from tumoar.simulate.orders import ORDERS, stored
 from tumoar.vocabulary.errors import GeometryError, TumoarError, UnreadableFileError, UsageError
 from tumoar.vocabulary.labels import default_labels
 

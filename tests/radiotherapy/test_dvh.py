@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from analytic_shapes import CENTER_GY, GRADIENT, linear_dose, mask_of, possible, shapes
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.pieces import Pieces, cut_mask
 from tumoar.radiotherapy.dvh import Dvh, band, dvh, thin_dvh
+from tumoar.simulate.bodies import CENTER_GY, GRADIENT, linear_dose, mask_of, possible, shapes
 
 PERCENTS = (5, 50, 95)
 

@@ -9,7 +9,6 @@ import pytest
 from pydicom import dcmread
 from rt_files import PLANTED, write_series
 from small_study import build
-from storage_orders import ORDERS, stored
 
 from tumoar.cli import main
 from tumoar.geometry.image import Grid, Image
@@ -22,6 +21,7 @@ from tumoar.io.rtstruct import read_rtstruct
 from tumoar.radiotherapy.export import UNCHECKED, _note_changed, export, is_identity_checked, rois_on
 from tumoar.result.folder import read_manifest
 from tumoar.result.masks import rearrange, same_voxels
+from tumoar.simulate.orders import ORDERS, stored
 from tumoar.vocabulary.errors import GeometryError, IntegrityError
 from tumoar.vocabulary.notes import Note
 

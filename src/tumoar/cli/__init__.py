@@ -14,6 +14,7 @@ import typer
 
 from tumoar.cli.calibrate import calibrate
 from tumoar.cli.cohort import cohort
+from tumoar.cli.commission import commission
 from tumoar.cli.demo import demo
 from tumoar.cli.doctor import doctor
 from tumoar.cli.dose import dose
@@ -30,6 +31,7 @@ from tumoar.cli.strict import StrictCommand
 from tumoar.cli.train import atlas, prepare
 from tumoar.cli.train_location import location
 from tumoar.cli.train_shape import combine, shape
+from tumoar.cli.watch_folder import watch
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import FitError, ResourceError, TumoarError
 
@@ -42,7 +44,10 @@ app = typer.Typer(
     rich_markup_mode=None,  # panels and colors would double the time of `--help`
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, segment, inspect, export, dose, report, evaluate, calibrate, cohort, simulate, doctor):
+for command in (
+    demo, segment, inspect, export, dose, report, evaluate, calibrate, cohort, watch, simulate, doctor,
+    commission,
+):  # fmt: skip
     app.command(cls=StrictCommand)(command)
 app.add_typer(model)
 

@@ -92,8 +92,8 @@ def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bo
     reference = read_nifti(require_listed(out, manifest, "segmentation.nii.gz")).grid
     matrix = to_reference(out, manifest, series, reference, trust=trust)
     rois = []
-    for name in sorted(structure_names(manifest), key=lambda name: _place(table, name)):
-        roi = _roi(table, name, resample_mask(read_mask(out, manifest, name), grid, matrix))
+    for name in ordered_names(manifest, table):
+        roi = roi_of(table, name, resample_mask(read_mask(out, manifest, name), grid, matrix))
         row = next((row for row in manifest["volumes"] if row["name"] == name), None)
         rois.append(replace(roi, interval=describe_roi_interval(volume_of(row))) if row else roi)
     return rois
@@ -165,12 +165,16 @@ def _note_changed(row: Mapping[str, Any], rois: list[Roi], grid: Grid) -> Note |
     return Note("export", text, where=row["name"])
 
 
-def _place(table: LabelTable, name: str) -> tuple[int, str]:
+def ordered_names(manifest: Mapping[str, Any], table: LabelTable) -> list[str]:
+    """Names of all structures of a result in the order of the label table, margins last."""
     names = [organ.name for organ in table.organs]
-    return (names.index(name) if name in names else len(names)), name
+    return sorted(
+        structure_names(manifest), key=lambda name: (names.index(name) if name in names else len(names), name)
+    )
 
 
-def _roi(table: LabelTable, name: str, mask: npt.NDArray[np.bool_]) -> Roi:
+def roi_of(table: LabelTable, name: str, mask: npt.NDArray[np.bool_]) -> Roi:
+    """A structure, or a margin, with its look."""
     known = {organ.name: organ for organ in table.organs}
     if name in known:
         color, code = look_of(table, known[name])

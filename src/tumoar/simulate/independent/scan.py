@@ -194,7 +194,7 @@ def add_metal(data: Volume, grid: Grid, rng: np.random.Generator) -> Volume:
     ]
     if not len(teeth):
         return data
-    out = data.copy()
+    out, metal = data.copy(), np.zeros(data.shape, bool)
     where = grid.world(np.stack(np.meshgrid(*[np.arange(n) for n in data.shape], indexing="ij"), -1))
     for place in grid.world(teeth[rng.integers(0, len(teeth), 2)]):
         x, y, z = np.moveaxis(where - place, -1, 0)
@@ -202,5 +202,6 @@ def add_metal(data: Volume, grid: Grid, rng: np.random.Generator) -> Volume:
         rays = sum(rng.normal() * np.cos(m * angle + rng.uniform(0, 6.3)) for m in range(5, 40, 3))
         size = 250 * np.exp(-((z / 5) ** 2)) / (1 + distance / 25)
         out += np.asarray(size * rays / 2, np.float32)
-        out[(distance < 3) & (np.abs(z) < 4)] = 3071
+        metal |= (distance < 3) & (np.abs(z) < 4)
+    out[metal] = 3071
     return out

@@ -136,8 +136,8 @@ def find_dens(source: IntArray, middle: float, bottom: int, rules: Mapping[str, 
     low, high = max(0, bottom - int(rules["search"][0])), bottom + int(rules["search"][1])
     half = int(rules["middle"])
     slab = source[round(middle) - half : round(middle) + half + 1, :, low:high]
-    bone = np.isin(slab, rules["bone"]).mean(0) > 0.5
-    nervous: Mask = np.isin(slab, [*rules["cord"], *rules["source"]]).any(0)
+    bone: Mask = np.asarray(np.isin(slab, rules["bone"]).mean(0) > 0.5)
+    nervous: Mask = np.asarray(np.isin(slab, [*rules["cord"], *rules["source"]]).any(0))
     first, last = (int(v) for v in rules["canal"])
     count = np.full(bone.shape[1], -1)
     edge = np.zeros(bone.shape[1], int)

@@ -20,8 +20,10 @@ from tumoar.vocabulary.notes import Note
 
 Mask = npt.NDArray[np.bool_]
 
-WHOLE = 0.95
-"""Fraction of an organ in its largest piece, and in voxels with data, from which it counts as whole."""
+SEEN = 0.95
+"""Fraction of an organ in voxels with data from which the images show it whole."""
+WHOLE = 0.9
+"""Fraction of an organ in its largest piece from which it counts as whole."""
 HIDDEN = 0.5
 """Fraction of an organ under tumor from which it counts as hidden."""
 
@@ -61,7 +63,7 @@ def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]
         if only_ct and not expected.seen_on_ct:
             text = "CT does not show it: its outline is what the atlas expects"
             notes.append(Note("unseen-organ", text, action="add an MR image", where=organ.name))
-        judged = seen.get(organ.name, 1.0) >= WHOLE and not _is_stripped(result, organ.structures)
+        judged = seen.get(organ.name, 1.0) >= SEEN and not _is_stripped(result, organ.structures)
         mask = organ_mask(result.table, organ, votes)
         if not mask.any():
             if judged and _is_in_atlas(result, organ.structures):

@@ -125,7 +125,11 @@ def experts() -> dict[str, list[float]]:
 
 def page() -> None:
     rows, drawn = json.loads(KEPT.read_text()), experts()
-    lines = [*HEADER.splitlines(), "", "| head | " + " | ".join(ORGANS) + " | lengths, mm | dens |"]
+    lines = [
+        *HEADER.format(n=len(rows)).splitlines(),
+        "",
+        "| head | " + " | ".join(ORGANS) + " | lengths, mm | dens |",
+    ]
     lines.append("|" + "---|" * (len(ORGANS) + 3))
     for name, row in rows.items():
         cells = [f"{row['before'][o]:.2f} → {row['after'][o]:.2f}" for o in ORGANS]
@@ -163,7 +167,7 @@ def _range(values: list[float], digits: int = 2) -> str:
 HEADER = """\
 # Clinical definitions of organs
 
-Written by `python research/clinical.py page` from 12 label maps. Volumes in cm³: as the label map has
+Written by `python research/clinical.py page` from {n} of 12 label maps. Volumes in cm³: as the label map has
 the organ (its largest piece, globes as hulls), then by the definitions in
 `src/tumoar/data/clinical.toml`. PDDCA: contours of experts in 16 other patients, median and range.
 Hippocampi are as the label maps have them.

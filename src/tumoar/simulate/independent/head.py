@@ -6,7 +6,7 @@ Arrays are canonical: i to the right, j to the front, k up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -228,9 +228,3 @@ def _draw_eye(tissue: npt.NDArray[np.uint8], globe: Globe, table: RelaxationTabl
     i, k = (np.arange(n).reshape(s) / ZOOM for n, s in zip((shape[0], shape[2]), ((-1, 1, 1), (1, 1, -1))))
     across = ((i - moved.center[0]) ** 2 + (k - moved.center[2]) ** 2) / LENS[0] ** 2
     part[across + ((j - front + BEHIND) / LENS[1]) ** 2 <= 1] = table.index("lens")
-
-
-def tissues_of(head: Head, table: RelaxationTable) -> Iterator[tuple[str, float]]:
-    """Volume in cm³ of every tissue of a head."""
-    counts = np.bincount(head.tissue.ravel(), minlength=len(table.names)) * head.grid.voxel_volume / 1000
-    yield from zip(table.names, counts.tolist())

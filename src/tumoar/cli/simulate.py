@@ -41,6 +41,26 @@ def simulate(
         ),
     ] = None,
     skull_stripped: Annotated[bool, typer.Option("--skull-stripped", help="Keep only the brain.")] = False,
+    independent: Annotated[
+        bool,
+        typer.Option(
+            "--independent",
+            help="Use the simulator that shares nothing with the model; --labels has FreeSurfer-like codes.",
+        ),
+    ] = False,
+    orientation: Annotated[
+        str | None, typer.Option(help="With --independent: axial, sagittal or coronal slices.")
+    ] = None,
+    field: Annotated[
+        float | None, typer.Option(help="With --independent: field strength in tesla, 1.5 or 3.")
+    ] = None,
+    turn: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=45.0, help="With --independent: scan the head again, turned by degrees."),
+    ] = None,
+    metal: Annotated[
+        bool, typer.Option("--metal", help="With --independent: metal in the teeth, which shows on CT.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same patient.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing simulation.")] = False,
 ) -> None:
@@ -64,12 +84,38 @@ def simulate(
             raise UsageError("contrast", f"contrast '{name}' cannot be simulated", do=do)
         if [known[other.lower()] for other in names if other.lower() in known].count(known[name.lower()]) > 1:
             raise UsageError("contrast", f"{known[name.lower()]} is given twice", do="give it once")
+    if not independent and (orientation is not None or field is not None or turn is not None or metal):
+        do = "add --independent"
+        raise UsageError(
+            "independent", "--orientation, --field, --turn and --metal need --independent", do=do
+        )
     if core_ml != 0 and not SMALLEST <= core_ml <= LARGEST:
         do = f"use {SMALLEST:g} to {LARGEST:g} ml, or 0 for no tumor"
         raise UsageError("core", "no such tumor core can be drawn", found=f"{core_ml:g} ml", do=do)
     if postop is not None and (postop not in WAYS or core_ml == 0):
         do = f"use {', '.join(WAYS)}, with a tumor"
         raise UsageError("postop", "this tumor cannot be removed", found=postop, do=do)
+    if independent:
+        from tumoar.cli.simulate_independent import simulate_independent
+
+        if labels is None or atlas is not None or postop is not None or skull_stripped:
+            do = "give --labels, and neither --atlas, --postop nor --skull-stripped"
+            raise UsageError("independent", "--independent simulates a head from its label map", do=do)
+        chosen = [known[name.lower()] for name in names]
+        simulate_independent(
+            output,
+            labels,
+            chosen,
+            core_ml=core_ml,
+            slices=slices,
+            orientation=orientation or "axial",
+            field=field or 3.0,
+            turn=turn,
+            metal=metal,
+            seed=seed,
+            overwrite=overwrite,
+        )
+        return
     surgery = None if postop is None else Surgery(postop)
     given = [path for path in (labels, atlas) if path is not None]
     require_empty(output, given, overwrite=overwrite, kind=KIND)

@@ -20,6 +20,7 @@ from tumoar.numerics.tetra_raster import rasterize
 from tumoar.placement.tissue_order import WORDS
 from tumoar.preprocess.quality import MOST_UNUSABLE
 from tumoar.result.cavity import review_cavity
+from tumoar.result.organ_checks import review_organs
 from tumoar.result.parts import gtv_is_whole
 from tumoar.result.scores import dice
 from tumoar.result.segmentation import Segmentation
@@ -64,6 +65,7 @@ def review(result: Segmentation) -> tuple[Note, ...]:
     notes = [*result.case.notes, *result.placement.notes]
     for check in (_unseen, _tumor, review_cavity, _contrasts, _sides, _chain, _agreement):
         notes += check(result)
+    notes += review_organs(result, visible_fractions(result))
     return tuple(sorted(notes, key=lambda note: note.id != SWAPPED))  # it puts all others in doubt
 
 

@@ -40,7 +40,7 @@ def make_eye_sockets(
     left, right = (np.argwhere(eye).mean(0) for eye in pair)
     sides = split_sides(left, right, chiasm.shape)
     for side, whole_eye, own_side in zip(_SIDES, pair, sides):
-        box = _box(whole_eye | chiasm, _MARGIN)
+        box = box_around(whole_eye | chiasm, _MARGIN)
         local = {key: mask[box] for key, mask in tissue.items()}
         eye = whole_eye[box]
         center = np.argwhere(eye).mean(0)
@@ -64,7 +64,7 @@ def make_eye_sockets(
 
 def separate_globes(marked: Mask, name: str | None = None) -> tuple[Mask, Mask]:
     """Left and right globe: the hulls of the two largest components, without holes and spurs."""
-    box = _box(marked, _MARGIN)
+    box = box_around(marked, _MARGIN)
     body = ndi.binary_fill_holes(ndi.binary_closing(marked[box], _CORNERS))
     body = ndi.binary_opening(body, _CORNERS, iterations=2)
     pieces, n = ndi.label(body)
@@ -107,6 +107,17 @@ def optic_nerve(
     tissue: Mapping[str, Mask], eye: Mask, center: Point, chiasm: Mask, brain: Mask, settings: NerveSettings
 ) -> Mask:
     """Optic nerve from the back of the globe to the chiasm: a path, and labeled voxels near it."""
+    line, marked = nerve_line(tissue, eye, center, chiasm, brain, settings)
+    distance = ndi.distance_transform_edt(~line)
+    nerve = (marked & (distance <= settings.reach)) | (distance <= settings.radius)
+    in_front = _axes(eye.shape)[1] > np.argwhere(chiasm).mean(0)[1]
+    return nerve & ~eye & ~chiasm & in_front
+
+
+def nerve_line(
+    tissue: Mapping[str, Mask], eye: Mask, center: Point, chiasm: Mask, brain: Mask, settings: NerveSettings
+) -> tuple[Mask, Mask]:
+    """Path of the nerve from the globe to the chiasm, and the labeled voxels of its side."""
     middle = np.argwhere(chiasm).mean(0)
     sign = np.sign(center[0] - middle[0])
     index = _axes(eye.shape)
@@ -123,10 +134,7 @@ def optic_nerve(
     back = [axis - c for axis, c in zip(index, center)]
     near_globe &= -back[1] > np.hypot(back[0], back[2])
     line = cheapest_path(cost, near_globe & np.isfinite(cost), chiasm & own_side & (index[1] >= middle[1]))
-
-    distance = ndi.distance_transform_edt(~line)
-    nerve = (marked & (distance <= settings.reach)) | (distance <= settings.radius)
-    return nerve & ~eye & ~chiasm & (index[1] > middle[1])
+    return line, marked
 
 
 def cheapest_path(cost: npt.NDArray[np.float64], start: Mask, goal: Mask) -> Mask:
@@ -180,7 +188,7 @@ def rectus_muscles(
 
 def grow(mask: Mask, by: float, within: Mask) -> Mask:
     """Dilate by less than a voxel: adds the voxels covered most until the dilated volume is reached."""
-    box = _box(mask, margin=2)
+    box = box_around(mask, margin=2)
     fine = mask[box].repeat(2, 0).repeat(2, 1).repeat(2, 2)
     dilated = ndi.distance_transform_edt(~fine, sampling=0.5) <= by
     i, j, k = mask[box].shape
@@ -214,7 +222,7 @@ def socket_fat(
 
 def convex_hull(mask: Mask) -> Mask:
     """Voxels whose centers lie in the convex hull of a mask."""
-    box = _box(mask, margin=0)
+    box = box_around(mask, margin=0)
     planes = np.unique(ConvexHull(np.argwhere(mask[box])).equations.round(9), axis=0)
     i, j, k = _axes(mask[box].shape)
     inside = np.ones(mask[box].shape, bool)
@@ -233,7 +241,8 @@ def _axes(shape: tuple[int, ...]) -> list[npt.NDArray[np.int64]]:
     return [np.arange(n).reshape([-1 if a == axis else 1 for a in range(3)]) for axis, n in enumerate(shape)]
 
 
-def _box(mask: Mask, margin: int) -> tuple[slice, slice, slice]:
+def box_around(mask: Mask, margin: int) -> tuple[slice, slice, slice]:
+    """The box of a mask with a margin, inside the volume."""
     found = ndi.find_objects(mask.astype(np.uint8))[0]
     i, j, k = (slice(max(0, s.start - margin), min(n, s.stop + margin)) for s, n in zip(found, mask.shape))
     return i, j, k

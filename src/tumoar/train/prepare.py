@@ -31,7 +31,7 @@ def prepare_head(
     label_map: IntArray, grid: Grid, table: HeadTable, labels: LabelTable, *, name: str | None = None
 ) -> npt.NDArray[np.uint8]:
     """Convert a label map from source codes to indices of the label table; `name` is for messages."""
-    _check(label_map, grid, table, name)
+    require_source(label_map, grid, table, name)
     label_map = label_map.astype(np.int32)
     source = fill_speckle(label_map, table.tissue["air"], table.cleaning["speckle"])
     tissue = {key: np.isin(source, codes) for key, codes in table.tissue.items()}
@@ -158,7 +158,8 @@ def require_labels(label_map: IntArray, grid: Grid, labels: LabelTable, name: st
     _check_sides(label_map, labels, name)
 
 
-def _check(label_map: IntArray, grid: Grid, table: HeadTable, name: str | None) -> None:
+def require_source(label_map: IntArray, grid: Grid, table: HeadTable, name: str | None) -> None:
+    """Reject label maps that are not at 1 mm or have codes that the head table lacks."""
     _check_grid(label_map, grid, table.spacing, table.tolerance, name)
     unknown = sorted(set(np.unique(label_map).tolist()) - table.codes)
     if unknown:

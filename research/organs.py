@@ -1,0 +1,218 @@
+"""Organs of default runs on heads from the independent simulator: the baseline for the next atlas.
+
+python research/organs.py run 10:1 10:3 10:1:again …   # HEAD:MILLIMETERS[:again]; continues
+python research/organs.py page                         # → research/results/organs.md
+
+Heads 10 and 20 did not train the atlas of the package. Each head has a tumor and T1c, T2 and FLAIR in axial
+slices. `again` is the same head, turned by up to 15°, with other noise, coils and texture. The truth are
+clinical organs (docs/organs.md) before any scan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import numpy.typing as npt
+from head_cases import DATA, PROJECT
+from scipy import ndimage as ndi
+
+from tumoar.api import StoredResult, load_result
+from tumoar.geometry.image import Grid
+from tumoar.geometry.resample import resample
+from tumoar.io.nifti import write_nifti
+from tumoar.result.scores import compare, dice
+from tumoar.simulate.independent import Anatomy, Scan, draw_patient, motion, scan
+from tumoar.train.clinical import clinical_rules, define_organs
+from tumoar.train.head_table import default_heads
+
+Mask = npt.NDArray[np.bool_]
+
+BUILD = PROJECT / "build" / "organs"
+PAGE = PROJECT / "research" / "results" / "organs.md"
+CONTRASTS = ("T1c", "T2", "FLAIR")
+MOST = 15.0
+"""Degrees by which a head is turned, at most."""
+CORE = (8.0, 30.0)
+"""Range of the volume of the core in ml."""
+
+
+def run(name: str) -> None:
+    """Simulate and segment one scan, unless both are done."""
+    folder = BUILD / name.replace(":", "-")
+    out = folder / "result"
+    if not (folder / "truth.npz").exists():
+        simulate(name, folder)
+    if not (out / "run.json").exists():
+        given = [p for c in CONTRASTS for p in (f"--{c.lower()}", str(folder / f"{c}.nii.gz"))]
+        begun = ["--resume"] if (folder / ".result.checkpoints").exists() else []
+        command = [sys.executable, "-m", "tumoar", "segment", *given, "-o", str(out), "-q", "--threads", "1"]
+        done = subprocess.run([*command, *begun])
+        print(name, done.returncode, flush=True)
+
+
+def simulate(name: str, folder: Path) -> None:
+    """Write the images of a scan, and its truth."""
+    head, thickness, *again = name.split(":")
+    rng_tumor, rng_patient = np.random.default_rng([35, int(head)]).spawn(2)
+    image = nib.as_closest_canonical(nib.load(DATA / "heads" / f"head_{head}.nii.gz"))
+    source = np.asarray(image.dataobj).astype(np.int32)
+    grid = Grid(source.shape, image.affine)
+    found = define_organs(source, grid, default_heads(), clinical_rules(), name=head)
+    anatomy = Anatomy(found.source, grid, found.organs, found.globes, found.courses)
+    patient = draw_patient(anatomy, float(rng_tumor.uniform(*CORE)), rng_patient)
+    rng_turn, rng_scan = np.random.default_rng(
+        [35, int(head), round(10 * float(thickness)), len(again)]
+    ).spawn(2)
+    direction = rng_turn.normal(size=3)
+    turn = direction / np.linalg.norm(direction) * rng_turn.uniform(8, MOST) * len(again)
+    degrees = (float(turn[0]), float(turn[1]), float(turn[2]))
+    scans = [Scan(c, thickness=float(thickness), turn=degrees) for c in CONTRASTS]
+    folder.mkdir(parents=True, exist_ok=True)
+    for contrast, made in scan(patient, scans, rng_scan).items():
+        write_nifti(folder / f"{contrast}.nii.gz", made.data, made.grid)
+    np.savez_compressed(
+        folder / "truth.npz",
+        affine=patient.grid.affine,
+        to_head=motion(patient.head.grid, scans[0]),
+        turn=turn,
+        z=patient.tumor.z,
+        y=patient.tumor.y,
+        **dict(patient.organs),
+    )
+
+
+def load(name: str) -> tuple[StoredResult, Mapping[str, npt.NDArray]] | None:
+    folder = BUILD / name.replace(":", "-")
+    if not (folder / "result" / "run.json").exists():
+        return None
+    return load_result(folder / "result"), dict(np.load(folder / "truth.npz"))
+
+
+def true_mask(name: str, truth: Mapping[str, npt.NDArray], result: StoredResult) -> Mask:
+    """An organ, or z or y, of the truth on the voxels of a result."""
+    grid = Grid(truth[name].shape, truth["affine"])
+    return resample(truth[name].astype(np.float32), grid, result.grid, truth["to_head"]) > 0.5
+
+
+def score(name: str) -> dict[str, dict[str, float]] | None:
+    found = load(name)
+    if found is None:
+        return None
+    result, truth = found
+    rows = {}
+    for organ in result.table.organs:
+        what = {"GTV": "y"}.get(organ.name, organ.name)
+        if what in truth:
+            mask, true = np.asarray(result.mask(organ.name)) > 0, true_mask(what, truth, result)
+            scores = compare(mask, true, result.grid.spacing)
+            cubic = result.grid.voxel_volume / 1000
+            rows[organ.name] = {
+                "dice": scores.dice,
+                "hd95": scores.hausdorff95,
+                "parts": int(ndi.label(mask, np.ones((3, 3, 3)))[1]),
+                "ml": float(mask.sum()) * cubic,
+                "true": float(true.sum()) * cubic,
+            }
+    whole = np.asarray(result.mask("Edema")) | np.asarray(result.mask("GTV"))
+    true = true_mask("z", truth, result)
+    scores = compare(whole > 0, true, result.grid.spacing)
+    cubic = result.grid.voxel_volume / 1000
+    rows["whole tumor"] = {
+        "dice": scores.dice,
+        "hd95": scores.hausdorff95,
+        "parts": int(ndi.label(whole, np.ones((3, 3, 3)))[1]),
+        "ml": float(whole.sum()) * cubic,
+        "true": float(true.sum()) * cubic,
+    }
+    return rows
+
+
+def agreement(name: str) -> dict[str, float] | None:
+    """Dice of the organs of a scan and of its repetition, in the space of the first."""
+    first, second = load(name), load(f"{name}:again")
+    if first is None or second is None:
+        return None
+    (a, truth_a), (b, truth_b) = first, second
+    to_b = np.linalg.inv(truth_b["to_head"]) @ truth_a["to_head"]
+    rows = {}
+    for organ in a.table.organs:
+        if organ.structures:
+            there = np.asarray(b.mask(organ.name)).astype(np.float32)
+            rows[organ.name] = dice(
+                np.asarray(a.mask(organ.name)) > 0, resample(there, b.grid, a.grid, to_b) > 0.5
+            )
+    return rows
+
+
+def page() -> None:
+    names = sorted(p.parent.parent.name.replace("-", ":") for p in BUILD.glob("*/result/run.json"))
+    lines = HEADER.splitlines()
+    lines.append("")
+    for name in names:
+        head, thickness, *again = name.split(":")
+        turn = np.load(BUILD / name.replace(":", "-") / "truth.npz")["turn"]
+        title = f"## Head {head}, {thickness} mm"
+        lines += [title + (f", again, turned by {np.linalg.norm(turn):.0f}°" if again else ""), ""]
+        lines += [
+            "| structure | Dice | HD95, mm | parts | outlined, cm³ | truth, cm³ |",
+            "|---|---|---|---|---|---|",
+        ]
+        for organ, row in (score(name) or {}).items():
+            lines.append(
+                f"| {organ} | {row['dice']:.3f} | {row['hd95']:.1f} | {row['parts']} | {row['ml']:.2f} | "
+                f"{row['true']:.2f} |"
+            )
+        lines.append("")
+    for name in names:
+        same = agreement(name)
+        if same is not None:
+            head, thickness = name.split(":")
+            lines += [f"## Head {head}, {thickness} mm: agreement of two scans", ""]
+            lines += [
+                "| structure | Dice |",
+                "|---|---|",
+                *(f"| {o} | {v:.3f} |" for o, v in same.items()),
+                "",
+            ]
+    PAGE.write_text("\n".join(lines), encoding="utf-8")
+    print(
+        json.dumps({name: {o: round(r["dice"], 3) for o, r in (score(name) or {}).items()} for name in names})
+    )
+
+
+HEADER = """\
+# Organs on heads from the independent simulator
+
+Written by `python research/organs.py page`. Heads 10 and 20 did not train the atlas of the package. Default
+runs with T1c, T2 and FLAIR in axial slices of the given thickness; each head has a tumor. The simulator
+shares nothing with the model but the label maps: other tissues, sequences, slice profiles, coils, lids, fat.
+The truth are organs as a planner draws them ([definitions](../../docs/organs.md)), while the atlas of the
+package was trained without the peduncles, with the globe as the label maps have it, and with shorter chiasms:
+part of the difference is of definition. GTV is the core; Brain has no truth here.
+
+This is the baseline against which the next atlas is judged.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verb", choices=("run", "page"))
+    parser.add_argument("names", nargs="*", help="HEAD:MILLIMETERS[:again]")
+    options = parser.parse_args()
+    if options.verb == "page":
+        page()
+    for name in options.names:
+        run(name)
+
+
+if __name__ == "__main__":
+    main()

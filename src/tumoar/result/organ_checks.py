@@ -1,0 +1,106 @@
+"""Quality checks of the organs of a result: pieces, volumes, what tumor hides, what the images cannot show.
+
+The organs that are judged, and the volumes of adults with their sources, are in `data/organ_checks.toml`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage as ndi
+
+from tumoar.result.segmentation import Segmentation, organ_mask
+from tumoar.vocabulary.notes import Note
+
+Mask = npt.NDArray[np.bool_]
+
+SEEN = 0.95
+"""Fraction of an organ in voxels with data from which the images show it whole."""
+WHOLE = 0.9
+"""Fraction of an organ in its largest piece from which it counts as whole."""
+HIDDEN = 0.5
+"""Fraction of an organ under tumor from which it counts as hidden."""
+
+_CORNERS = np.ones((3, 3, 3), bool)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Volumes that adults have, in cm³, and whether CT shows the organ."""
+
+    volume: tuple[float, float]
+    seen_on_ct: bool
+
+
+@cache
+def expected_organs() -> Mapping[str, Expected]:
+    """What is expected of each organ that is judged, by name."""
+    table = tomllib.loads(files("tumoar").joinpath("data/organ_checks.toml").read_text(encoding="utf-8"))
+    return {
+        name: Expected((float(row["volume"][0]), float(row["volume"][1])), bool(row["seen_on_ct"]))
+        for name, row in table.items()
+    }
+
+
+def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]:
+    """Notes on organs; `seen` is the fraction of each that lies in voxels with data.
+
+    Volumes and pieces of organs that the images show in part are not judged.
+    """
+    notes = []
+    votes, cubic = result.votes, result.case.grid.voxel_volume / 1000
+    only_ct = all(contrast.transform == "hounsfield" for contrast in result.case.contrasts)
+    for organ in result.table.organs:
+        expected = expected_organs().get(organ.name)
+        if expected is None or not organ.structures:
+            continue
+        if only_ct and not expected.seen_on_ct:
+            text = "CT does not show it: its outline is what the atlas expects"
+            notes.append(Note("unseen-organ", text, action="add an MR image", where=organ.name))
+        judged = seen.get(organ.name, 1.0) >= SEEN and not _is_stripped(result, organ.structures)
+        mask = organ_mask(result.table, organ, votes)
+        if not mask.any():
+            if judged and _is_in_atlas(result, organ.structures):
+                notes.append(Note("organ-volume", "nothing of it was found", where=organ.name))
+            continue
+        hidden = float((votes.z == 1)[mask].mean())
+        if hidden > HIDDEN:
+            text = f"{hidden:.0%} of it lies under tumor: shown by the atlas, not by the images"
+            notes.append(Note("under-tumor", text, where=organ.name))
+        if not judged:
+            continue
+        share, count = largest_piece(mask)
+        if share < WHOLE:
+            text = f"is in {count} pieces, the largest has {share:.0%} of it"
+            notes.append(Note("pieces", text, action="check its outline", where=organ.name))
+        volume, (low, high) = float(mask.sum()) * cubic, expected.volume
+        if not low <= volume <= high:
+            text = f"has {volume:.2g} cm³, adults have {low:g} to {high:g}"
+            notes.append(Note("organ-volume", text, action="check its outline", where=organ.name))
+    return notes
+
+
+def largest_piece(mask: Mask) -> tuple[float, int]:
+    """Fraction of a mask in its largest piece (26 neighbors), and the number of pieces."""
+    pieces, count = ndi.label(mask, _CORNERS)
+    sizes = np.bincount(pieces.ravel())[1:]
+    return float(sizes.max() / sizes.sum()), int(count)
+
+
+def _is_in_atlas(result: Segmentation, structures: tuple[str, ...]) -> bool:
+    columns = [result.table.l(name) for name in structures]
+    return bool(result.fit.placed.atlas.alpha[:, columns].any())
+
+
+def _is_stripped(result: Segmentation, structures: tuple[str, ...]) -> bool:
+    """Whether skull stripping has removed these structures, or part of them."""
+    table = result.table
+    return result.case.skull_stripped and not all(
+        table.structures[table.l(name)].in_brain for name in structures
+    )

@@ -1,0 +1,121 @@
+"""Notes on organs: pieces, volumes, tumor over them, and what CT does not show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_result import small_result
+
+from tumoar.inference.tally import Votes
+from tumoar.result.organ_checks import expected_organs, largest_piece, review_organs
+from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.vocabulary.labels import default_labels
+
+TABLE = default_labels()
+SEEN = dict.fromkeys((o.name for o in TABLE.organs), 1.0)
+SHAPE = (48, 48, 48)
+
+
+def ball(center, cm3):
+    """A ball of a volume at 1 mm."""
+    square = sum((i - c) ** 2 for i, c in zip(np.indices(SHAPE), center))
+    return square <= (3000 * cm3 / (4 * np.pi)) ** (2 / 3)
+
+
+def result_with(*parts, tumor=None):
+    """A result whose samples have these structures, (name, mask), and this tumor."""
+    result = small_result()
+    l = np.full(SHAPE, TABLE.l("background"), np.uint8)
+    for name, mask in parts:
+        l[mask] = TABLE.l(name)
+    z = np.zeros(SHAPE, bool) if tumor is None else tumor
+    votes = Votes(l, z.astype(np.uint8), np.zeros(SHAPE, np.uint8))
+    made = replace(result)
+    made.__dict__["votes"] = votes
+    return made
+
+
+def found(result, seen=SEEN):
+    return [(note.id, note.where) for note in review_organs(result, seen)]
+
+
+def test_every_judged_organ_is_one_of_the_package_and_its_volumes_are_a_range():
+    names = {o.name for o in TABLE.organs}
+    for name, expected in expected_organs().items():
+        assert name in names
+        assert 0 < expected.volume[0] < expected.volume[1]
+
+
+def test_a_good_organ_gets_no_note():
+    assert found(result_with(("left hippocampus", ball((24, 24, 24), 3.5)))) == []
+
+
+def test_pieces_are_noted_with_their_number():
+    mask = ball((16, 24, 24), 2.5) | ball((38, 24, 24), 0.9)
+    notes = review_organs(result_with(("left hippocampus", mask)), SEEN)
+    assert [(n.id, n.where) for n in notes] == [("pieces", "Hippocampus_L")]
+    assert "is in 2 pieces, the largest has 7" in notes[0].text
+    crumb = ball((16, 24, 24), 3.0) | ball((38, 24, 24), 0.02)
+    assert found(result_with(("left hippocampus", crumb))) == []
+
+
+@pytest.mark.parametrize("cm3", [0.9, 7.0])
+def test_volumes_that_no_adult_has_are_noted(cm3):
+    made = result_with(("right hippocampus", ball((24, 24, 24), cm3)))
+    assert found(made) == [("organ-volume", "Hippocampus_R")]
+
+
+def test_an_organ_mostly_under_tumor_is_noted_with_its_share():
+    organ = ball((24, 24, 24), 3.5)
+    tumor = np.zeros(SHAPE, bool)
+    tumor[:27] = True
+    notes = review_organs(result_with(("left hippocampus", organ), tumor=tumor), SEEN)
+    share = (organ & tumor).sum() / organ.sum()
+    assert 0.5 < share < 1
+    assert [n.id for n in notes] == ["under-tumor"]
+    assert notes[0].text.startswith(f"{share:.0%} of it lies under tumor")
+    tumor[:] = False
+    tumor[:20] = True
+    assert found(result_with(("left hippocampus", organ), tumor=tumor)) == []
+
+
+def test_what_lies_outside_the_images_or_was_stripped_is_not_judged():
+    small = result_with(("left hippocampus", ball((24, 24, 24), 0.9)), ("left eye fluid", ball((9, 9, 9), 1)))
+    assert ("organ-volume", "Eye_L") in found(small)
+    assert found(small, SEEN | {"Hippocampus_L": 0.9, "Eye_L": 0.2}) == []
+    stripped = replace(small, case=replace(small.case, skull_stripped=True))
+    stripped.__dict__["votes"] = small.votes
+    assert found(stripped) == [("organ-volume", "Hippocampus_L")]
+
+
+def test_ct_alone_does_not_show_hippocampi():
+    organ = ("left hippocampus", ball((24, 24, 24), 3.5))
+    made = result_with(organ)
+    votes = made.votes
+    for names, expected in ((("CT",), True), (("CT", "T1c"), False)):
+        contrasts = tuple(find_contrast(name) for name in names)
+        case = replace(made.case, D=made.case.D[: len(names)], contrasts=contrasts)
+        seen_by = replace(made, case=replace(case, inputs=made.case.inputs[: len(names)]))
+        seen_by.__dict__["votes"] = votes
+        assert (("unseen-organ", "Hippocampus_L") in found(seen_by)) == expected
+
+
+def test_an_organ_of_the_atlas_that_was_not_found_is_noted():
+    made = result_with(("left hippocampus", ball((24, 24, 24), 3.5)))
+    atlas = made.fit.placed.atlas
+    alpha = atlas.alpha.copy()
+    alpha[0, TABLE.l("optic chiasm")] = 0.01
+    placed = replace(made.fit.placed, atlas=replace(atlas, alpha=alpha / alpha.sum(-1, keepdims=True)))
+    known = replace(made, fit=replace(made.fit, placed=placed))
+    known.__dict__["votes"] = made.votes
+    assert found(known) == [("organ-volume", "OpticChiasm")]
+
+
+def test_pieces_that_touch_at_a_corner_are_one():
+    mask = np.zeros((4, 4, 4), bool)
+    mask[0, 0, 0] = mask[1, 1, 1] = True
+    assert largest_piece(mask) == (1.0, 1)
+    mask[3, 3, 3] = True
+    assert largest_piece(mask) == (pytest.approx(2 / 3), 2)

@@ -314,6 +314,16 @@ def add_cavity(labels: LabelTable, *, blood: bool = True) -> LabelTable:
     )
 
 
+def take_colors(labels: LabelTable, source: LabelTable) -> LabelTable:
+    """The table with the colors that another one gives to structures and tumor classes of the same name."""
+    colors = {row.name: row.color for row in (*source.structures, *source.tumor)}
+    return replace(
+        labels,
+        structures=tuple(replace(s, color=colors.get(s.name, s.color)) for s in labels.structures),
+        tumor=tuple(replace(t, color=colors.get(t.name, t.color)) for t in labels.tumor),
+    )
+
+
 def _coded(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: Code(**v) if k == "snomed" else v for k, v in row.items()}
 

@@ -316,7 +316,8 @@ def add_cavity(labels: LabelTable, *, blood: bool = True) -> LabelTable:
 
 def take_colors(labels: LabelTable, source: LabelTable) -> LabelTable:
     """The table with the colors that another one gives to structures and tumor classes of the same name."""
-    colors = {row.name: row.color for row in (*source.structures, *source.tumor)}
+    rows: list[Structure | TumorClass] = [*source.structures, *source.tumor]
+    colors = {row.name: row.color for row in rows}
     return replace(
         labels,
         structures=tuple(replace(s, color=colors.get(s.name, s.color)) for s in labels.structures),

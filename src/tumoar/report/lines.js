@@ -73,10 +73,10 @@ function drawLines(viewer, canvas, shape, lines) {
       }
       const [dash, gap] = STYLES[line.style];
       pen.setLineDash(gap ? [dash * zoom, gap * zoom] : []);
-      pen.lineWidth = Math.max(2.5, 1.1 * zoom);
+      pen.lineWidth = Math.max(3, 1.2 * zoom);
       pen.strokeStyle = "#000";
       pen.stroke(path);
-      pen.lineWidth = Math.max(1.3, (line.style === "solid" ? 0.4 : 0.7) * zoom);
+      pen.lineWidth = Math.max(1.5, (line.style === "solid" ? 0.5 : 0.8) * zoom);
       pen.strokeStyle = line.color;
       pen.stroke(path);
     }

@@ -191,7 +191,7 @@ def test_margins_are_lines_that_go_and_come_back(browse, with_margins):
     for name in ("CTV", "PTV"):
         visit.page.locator("#lines label", has_text=name).locator("input").check()
     assert green(visit) == both
-    assert visit.said == []
+    assert [text for text in visit.said if "getImageData" not in text] == []  # the test's own reading
 
 
 def test_the_bar_shows_the_scale_of_the_map(browse, with_margins):

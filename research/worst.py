@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from patients import PROJECT, RESULTS, patients, scores
 from PIL import Image
+from plots import stamp
 from scipy import ndimage
 
 from tumoar.api import load_result
@@ -73,6 +74,8 @@ def draw(patient: Path, out: Path, path: Path, title: str) -> None:
     with Image.open(path) as image:
         small = image.convert("RGB").quantize(64)
     small.save(path, optimize=True)
+    used = load_result(out).manifest["model"]
+    stamp(path, ", ".join(f"{name} {digest[:12]}" for name, digest in used.items()))
 
 
 def main() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from tumoar.io.models import default_model
+from tumoar.io.models import SHIPPED, default_model
 from tumoar.model.generative import FULL
 from tumoar.model.theta_prior import WIDTH, build_mean_constraints
 from tumoar.train.atlas import AtlasSettings
@@ -154,24 +156,83 @@ def _cells(text: str, name: str) -> list[str]:
     return [cell.strip(" *") for cell in row[1].split("|")]
 
 
-def test_the_figures_in_evidence_are_those_of_the_pages():
-    evidence = (DOCS / "evidence.md").read_text("utf-8")
-    patients, calibration, atlas = (
+def test_the_figures_on_accuracy_and_uncertainty_are_those_of_the_pages():
+    accuracy, uncertainty = ((DOCS / f"{name}.md").read_text("utf-8") for name in ("accuracy", "uncertainty"))
+    patients, calibration, atlas, intervals = (
         (ROOT / "research" / "results" / f"{name}.md").read_text("utf-8")
-        for name in ("patients", "calibration", "atlas")
+        for name in ("patients", "calibration", "atlas", "intervals")
     )
-    section = evidence.partition("## Calibration")[0]
-    names = re.findall(r"^\| ([a-z ]+, mean of \d+) \|", section, re.M)
+    names = re.findall(r"^\| ([a-z ]+, mean of \d+) \|", accuracy, re.M)
     assert len(names) == 4
     for name in names:
         cells = _cells(patients, name)
-        assert _cells(section, name) == [cells[k] for k in (0, 1, 3, 4, 7)], name
+        assert _cells(accuracy, name) == [cells[k] for k in (0, 1, 3, 4, 7)], name
     for kind in ("unseen", "drawn"):
         core, whole = (float(_cells(calibration, f"{kind}_{m}_worst_tenth")[0]) for m in ("core", "whole"))
         pair = rf"{core:.3f}\s+(?:for core )?and\s+{whole:.3f}"
-        assert re.search(pair, evidence), pair
+        assert re.search(pair, uncertainty), pair
+    for kind in ("votes", "predicted"):
+        errors = re.findall(rf"^\| {kind} \| ([\d.]+) \|", intervals, re.M)
+        assert len(errors) == 2
+        assert all(error in uncertainty for error in errors)
     heads = [_cells(atlas, f"as shipped, head {n}")[4:] for n in (10, 20)]
-    assert "| " + " | ".join(" / ".join(pair) for pair in zip(*heads)) + " |" in evidence
+    assert "| " + " | ".join(" / ".join(pair) for pair in zip(*heads)) + " |" in accuracy
+
+
+def test_the_figures_on_the_model_card_are_those_of_accuracy():
+    card, accuracy = ((DOCS / f"{name}.md").read_text("utf-8") for name in ("model-card", "accuracy"))
+    groups = {
+        "core, clearly enhancing (15)": "clearly enhancing, mean of 15",
+        "core, all (21)": "all, mean of 21",
+    }
+    for name, group in groups.items():
+        assert _cells(card, name) == [f"Dice {_cells(accuracy, group)[0]}"]
+    assert _cells(card, "whole tumor, all (21)")[0].startswith(
+        f"Dice {_cells(accuracy, 'all, mean of 21')[2]}, "
+    )
+
+
+DATA = ROOT / "src" / "tumoar" / "data"
+DIGEST = re.compile(r"`(\w+\.(?:npz|json|toml))`(?: \|)? ([0-9a-f]{12,64})\b")
+OF_THE_MODEL = {
+    "accuracy.md": {*SHIPPED},
+    "uncertainty.md": {*SHIPPED, "calibration.json"},
+    "speed.md": {"shape.npz"},
+    "tests.md": {"atlas.npz", "shape.npz"},
+    "model-card.md": {*SHIPPED, "calibration.json", "tumor_means.toml", "surroundings.npz"},
+}
+"""Pages with figures of the model, and the files that must be those in the package."""
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256((DATA / name).read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("page", OF_THE_MODEL)
+def test_figures_are_of_the_model_in_the_package(page):
+    """When the model changes, measure again, or remove the figures; then correct the digests on the page."""
+    found = DIGEST.findall((DOCS / page).read_text("utf-8"))
+    assert {name for name, _ in found} == OF_THE_MODEL[page]
+    assert [(name, digest) for name, digest in found if not _digest(name).startswith(digest)] == []
+
+
+def test_plots_are_of_the_model_in_the_package():
+    """Each says in its metadata of which (`research/plots.py`, `research/worst.py`)."""
+    pictures = sorted((DOCS / "images").glob("*.png"))
+    stamps = {}
+    for path in pictures:
+        with Image.open(path) as picture:
+            stamps[path.name] = picture.text.get("Model", "")
+    assert sorted(name for name, text in stamps.items() if text == "none") == ["stages.png"]
+    for name, text in stamps.items():
+        found = dict(pair.split() for pair in text.split(", ")) if text != "none" else {}
+        assert text, f"{name} does not say of which model it is"
+        assert [file for file, digest in found.items() if not _digest(file).startswith(digest)] == [], name
+
+
+def test_every_picture_is_on_a_page():
+    shown = {name for page in PAGES for name in re.findall(r"images/(\w+\.png)", page.read_text("utf-8"))}
+    assert {path.name for path in (DOCS / "images").glob("*.png")} - shown == set()
 
 
 def test_the_files_and_names_in_maths_exist(maths):

@@ -40,6 +40,7 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "tumoar"
 USES_OURS = {
     "cli/simulate.py": "simulated heads are made of our structures",
     "cli/train.py": "the table to train with, unless another is given",
+    "io/models.py": "colors of the model in the package",
     "io/samseg.py": "another atlas is brought to our structures",
     "radiotherapy/structures.py": "colors for structures of a file, which has no table",
     "result/masks.py": "results of earlier versions, and label maps without a result",

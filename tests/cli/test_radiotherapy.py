@@ -29,7 +29,8 @@ from tumoar.io.manifest_schema import seal
 from tumoar.placement.affine import AffineResult
 from tumoar.radiotherapy.limits import default_limits
 from tumoar.radiotherapy.margins import Margins
-from tumoar.report import read_data
+from tumoar.report import grid_of_page, read_data
+from tumoar.report.volumes import unpack
 from tumoar.result.folder import Options, read_manifest
 from tumoar.vocabulary.errors import UsageError
 
@@ -274,9 +275,41 @@ def test_contours_need_a_series_to_be_drawn_on(folder):
         series_among({"T1c": paths["T1c"]}, "T1c")
 
 
+def test_a_case_gets_a_name_keeps_it_and_loses_it(folder, capfd):
+    """In the page and nowhere else; what is not safe changes nothing."""
+    out = folder / "out"
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    name = "Phantom 7"
+    assert call(capfd, "report", out, "--case-name", name, "--case-date", "2026-11-18")[0] == 0
+    shown = (out / "report.html").read_text(encoding="utf-8")
+    assert "<h1>Phantom 7 · 2026-11-18</h1>" in shown
+    holding = [path.name for path in out.rglob("*") if path.is_file() and name.encode() in path.read_bytes()]
+    assert holding == ["report.html"]
+    for wrong in (("--case-name", "<b>x"), ("--case-name", "../x"), ("--case-date", "18.11.2026")):
+        code, _, err = call(capfd, "report", out, *wrong)
+        assert (code, err.split()[0]) == (2, "E2-case-name")
+    assert (out / "report.html").read_text(encoding="utf-8") == shown
+    call(capfd, "report", out, "--case-date", "")
+    assert "<h1>Phantom 7</h1>" in (out / "report.html").read_text(encoding="utf-8")
+    call(capfd, "report", out, "--case-name", "")
+    after = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    changed = [path.name for path in before if before[path] != after[path]]
+    assert set(changed) <= {"run.json", "report.html"}
+    assert "Phantom" not in (out / "report.html").read_text(encoding="utf-8")
+
+
 def test_targets_are_part_of_everything(folder, capfd):
     watch = Watch(quiet=True)
     add_targets(folder / "out", Margins(6, 2), watch)
+    page = read_data((folder / "out" / "report.html").read_text(encoding="utf-8"))
+    assert [(row["name"], row["outlined"]) for row in page["targets"]] == [
+        (row["name"], row["outlined_cm3"]) for row in read_manifest(folder / "out")["margins"]
+    ]
+    for row in page["lines"][-2:]:
+        shown = unpack(row["nifti"], grid_of_page(page)) > 0
+        assert shown.sum() / 1000 == pytest.approx(
+            next(t["outlined"] for t in page["targets"] if t["name"] == row["name"])
+        )
     to_dicom(folder / "out", series_among({"T1c": folder / "t1c"}, "T1c"), True, True, watch)
     assert sum("automatic, unreviewed" in text for text in watch.lines) == 2
     call(capfd, "export", folder / "out", "--rtstruct", "--smooth", "--reference", folder / "t1c")

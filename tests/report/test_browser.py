@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from io import BytesIO
@@ -9,10 +10,12 @@ from io import BytesIO
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from scipy import ndimage as ndi
 from small_result import small_result
 
-from tumoar.report import render, report_data
+from tumoar.report import add_targets, render, report_data
 from tumoar.report.volumes import center
+from tumoar.vocabulary.case_name import CaseName
 from tumoar.vocabulary.notes import Note
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -143,3 +146,77 @@ def test_without_webgl_the_pictures_remain(browse, address):
     widths = visit.page.eval_on_selector_all("#pictures img", "images => images.map(i => i.naturalWidth)")
     assert widths == [96] * 6
     assert [text for text in visit.said if "WebGL" not in text] == []
+
+
+@pytest.fixture(scope="module")
+def with_margins(tmp_path_factory):
+    result = small_result()
+    masks = [ndi.binary_dilation(result.mask("GTV"), iterations=n) for n in (5, 9)]
+    rows = [{"name": n, "outlined_cm3": m.sum() / 1000, "how": n} for n, m in zip(("CTV", "PTV"), masks)]
+    notes = [Note("B37", "NOT SEEN", where=name) for name in ("Eye_L", "Eye_R")]
+    data = report_data(result, notes, {}, case_name=CaseName("Phantom 7", "2026-11-18"))
+    path = tmp_path_factory.mktemp("margins") / "report.html"
+    path.write_text(render(add_targets(data, rows, masks, "#00ff00")), encoding="utf-8")
+    return path.as_uri()
+
+
+def green(visit):
+    """Number of pixels of the canvas over the slices in the color of the margins."""
+    script = """() => {
+      const over = document.getElementById("over");
+      const bytes = over.getContext("2d").getImageData(0, 0, over.width, over.height).data;
+      let count = 0;
+      for (let i = 0; i < bytes.length; i += 4) count += bytes[i + 1] > 200 && bytes[i] < 60;
+      return count;
+    }"""
+    before, found = -1, visit.page.evaluate(script)
+    while found != before:  # until the page has its size
+        visit.page.wait_for_timeout(500)
+        before, found = found, visit.page.evaluate(script)
+    return found
+
+
+def test_margins_are_lines_that_go_and_come_back(browse, with_margins):
+    visit = Visit(browse(SOFTWARE_GL), with_margins)
+    visit.page.wait_for_function("document.getElementById('over').width > 300")
+    green(visit)  # once pixels are read, the browser draws without the GPU, with other edges
+    visit.page.locator("#opacity").fill("0.6")  # draws again, as every control does
+    both = green(visit)
+    assert both > 100
+    visit.page.locator("#lines label", has_text="CTV").locator("input").uncheck()
+    without = green(visit)
+    assert 0 < without < both
+    visit.page.locator("#lines label", has_text="PTV").locator("input").uncheck()
+    assert green(visit) == 0
+    for name in ("CTV", "PTV"):
+        visit.page.locator("#lines label", has_text=name).locator("input").check()
+    assert green(visit) == both
+    assert [text for text in visit.said if "getImageData" not in text] == []  # the test's own reading
+
+
+def test_the_bar_shows_the_scale_of_the_map(browse, with_margins):
+    visit = Visit(browse(SOFTWARE_GL), with_margins)
+    assert visit.page.is_hidden("#bar")
+    visit.page.select_option("#map", label="entropy")
+    visit.page.wait_for_selector("#bar", state="visible")
+    top = small_result().entropy().max()
+    assert visit.page.inner_text("#bar-top") == f"{top:.2f}"
+    visit.page.select_option("#map", label="P(GTV)")
+    visit.page.wait_for_function("document.getElementById('bar-name').textContent === 'P(GTV)'")
+    assert visit.page.inner_text("#bar-top") == "1"
+
+
+def test_the_page_fits_a_phone_and_a4(browse, with_margins):
+    """Nothing is wider than the screen; on paper, no table is wider than the page."""
+    visit = Visit(browse(SOFTWARE_GL), with_margins)
+    visit.page.set_viewport_size({"width": 390, "height": 800})
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
+    visit.page.emulate_media(media="print")
+    visit.page.set_viewport_size({"width": 703, "height": 1000})  # A4 without margins, at 96 pixels per inch
+    wide = (
+        "[...document.querySelectorAll('table, figure')].filter(e => e.getBoundingClientRect().right > 703.5)"
+    )
+    assert visit.page.evaluate(f"{wide}.length") == 0
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 703
+    pdf = visit.page.pdf(prefer_css_page_size=True)
+    assert re.search(rb"/MediaBox \[0 0 59[45][.\d]* 84[12][.\d]*\]", pdf), "A4 in points"

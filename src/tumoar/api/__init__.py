@@ -114,6 +114,8 @@ def segment(
         Settings that override `config`; the same seed gives the same result.
     rtstruct, seg, ablate, save_samples, keep_face
         Further outputs. With `save_samples`, every sample is kept, in the folder or in memory.
+    case_name, case_date
+        Name and date (YYYY-MM-DD) of the case in the report; they are never read from files.
     calibration
         A file of `tumoar calibrate` for prediction intervals, instead of the one in the package.
     threads, max_memory

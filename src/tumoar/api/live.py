@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tumoar.api.result import Result
 from tumoar.app.publish import Job, describe, publish, render_report
 from tumoar.app.segment import Outcome
+from tumoar.app.targets import add_margins_to_result
 from tumoar.geometry.image import Grid, Image, frame_digest
 from tumoar.geometry.pieces import cut_mask
 from tumoar.inference.tally import Votes
@@ -29,7 +30,7 @@ from tumoar.radiotherapy.dvh import Dvh, Sampled, dvh, thin_dvh
 from tumoar.radiotherapy.export import describe_roi_interval
 from tumoar.radiotherapy.margins import Margins
 from tumoar.radiotherapy.structures import DRAWN, require_frame
-from tumoar.radiotherapy.targets import add_margins, find_anatomy, grow_targets
+from tumoar.radiotherapy.targets import find_anatomy, grow_targets
 from tumoar.report import still_pictures
 from tumoar.result import segmentation
 from tumoar.result.checks import review
@@ -101,13 +102,16 @@ class Segmentation(segmentation.Segmentation, Result):
         return Options() if self.outcome is None else self.outcome.job.options
 
     @cached_property
-    def _targets(self) -> dict[str, Mask]:
-        """CTV and PTV, if margins were requested."""
+    def _grown(self) -> list[tuple[dict[str, Any], Mask]]:
+        """Table rows and masks of CTV and PTV, if margins were requested."""
         if self.margins is None:
-            return {}
+            return []
         anatomy = find_anatomy(self.mask("Brain"), self.labels, self.table, self.compartments)
-        found = grow_targets(self.mask("GTV"), anatomy, self.case.grid, self.margins)
-        return {row["name"]: mask for row, mask in found}
+        return grow_targets(self.mask("GTV"), anatomy, self.case.grid, self.margins)
+
+    @property
+    def _targets(self) -> dict[str, Mask]:
+        return {row["name"]: mask for row, mask in self._grown}
 
     def labels_on(self, contrast: str) -> Image:
         """Label map on the voxels of an input image."""
@@ -143,7 +147,9 @@ class Segmentation(segmentation.Segmentation, Result):
         keep_face = self._job.keep_face if keep_face is None else keep_face
         notes = [note.to_dict() for note in self.notes]
         volumes = [{"name": name, "outlined_cm3": self.volume(name).outlined} for name in self._organs]
-        page = render_report(self, keep_face, {**self._manifest, "notes": notes, "volumes": volumes})
+        manifest = {**self._manifest, "notes": notes, "volumes": volumes}
+        name = self._job.case_name
+        page = render_report(self, keep_face, manifest, case_name=name, targets=self._grown)
         replace_text(Path(path), page)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
@@ -151,7 +157,7 @@ class Segmentation(segmentation.Segmentation, Result):
         log = () if self.outcome is None else self.outcome.log
         publish(folder, self, self._reviewed, self._manifest, self._job, log, overwrite=overwrite)
         if self.margins is not None:
-            add_margins(Path(folder), self.margins)
+            add_margins_to_result(Path(folder), self.margins)
 
     def dvh(self, name: str, dose: Image | str | Path, *, fractions: int | None = None) -> Sampled:
         """Dose-volume histogram of a structure, and of its samples.

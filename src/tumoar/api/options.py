@@ -55,6 +55,8 @@ class Options(TypedDict, total=False):
     ablate: bool
     save_samples: bool
     keep_face: bool
+    case_name: str | None
+    case_date: str | None
     calibration: str | Path | None
     threads: int | None
     max_memory: float | None

@@ -27,15 +27,17 @@ from tumoar.io.lock import lock_output
 from tumoar.io.manifest import remove_leftovers
 from tumoar.io.manifest_schema import RESULT
 from tumoar.io.outputs import require_empty, require_place
+from tumoar.io.rois import look_of_target
 from tumoar.model.calibration import NOTHING, Calibration
 from tumoar.model.generative import Model
-from tumoar.report import render, report_data
+from tumoar.report import add_targets, render, report_data
 from tumoar.result.checks import review
 from tumoar.result.folder import MANIFEST, WHOLE_ROW, Options, read_manifest, status, write_result
 from tumoar.result.prediction import describe_interval
-from tumoar.result.segmentation import STORED, Segmentation, Volume
+from tumoar.result.segmentation import STORED, Mask, Segmentation, Volume
 from tumoar.result.stored import volume_of
 from tumoar.version import __version__
+from tumoar.vocabulary.case_name import CaseName
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import IntegrityError, OutputError, UsageError
 from tumoar.vocabulary.notes import Note
@@ -60,6 +62,7 @@ class Job:
     stamps: tuple[str, ...] = ()  # "fast", "demo": shown with the result
     trust_contrasts: bool = False
     keep_face: bool = False  # in the images of the report
+    case_name: CaseName = field(default_factory=CaseName, repr=False)  # in the report only
     calibration: Calibration = NOTHING
     conditions: str = ""  # of the result, for a calibration
 
@@ -96,7 +99,7 @@ def execute(
         notes = review(result)
         with stage(watch, "write"):
             manifest = describe(result, model.sha256, job, key, threads)
-            page = partial(render_report, result, job.keep_face)
+            page = partial(render_report, result, job.keep_face, case_name=job.case_name)
             notes = write_result(job.out, result, notes, manifest, job.options, page, watch.lines)
         shutil.rmtree(folder, ignore_errors=True)
     return result, notes
@@ -134,16 +137,27 @@ def publish(
     """Write the folder of a result in memory; an existing one is replaced only with `overwrite`."""
     out = absolute(folder)
     require_empty(out, overwrite=overwrite, kind=RESULT)
-    page = partial(render_report, result, job.keep_face)
+    page = partial(render_report, result, job.keep_face, case_name=job.case_name)
     with lock_output(out):
         remove_leftovers(out)
         write_result(out, result, notes, manifest, job.options, page, log)
 
 
-def render_report(result: Segmentation, keep_face: bool, manifest: Mapping[str, Any]) -> str:
-    """Render the report of a result from its finished manifest."""
+def render_report(
+    result: Segmentation,
+    keep_face: bool,
+    manifest: Mapping[str, Any],
+    *,
+    case_name: CaseName,
+    targets: Sequence[tuple[Mapping[str, Any], Mask]] = (),
+) -> str:
+    """Render the report of a result from its finished manifest; `targets` are CTV and PTV on its voxels."""
     notes = [Note.from_dict(row) for row in manifest["notes"]]
-    return render(report_data(result, notes, manifest, keep_face=keep_face))
+    data = report_data(result, notes, manifest, keep_face=keep_face, case_name=case_name)
+    if targets:
+        rows, masks = [row for row, _ in targets], [mask for _, mask in targets]
+        data = add_targets(data, rows, masks, look_of_target(result.table)[0])
+    return render(data)
 
 
 def run_key(case: Case, model: Model, job: Job, given: Given | None) -> str:

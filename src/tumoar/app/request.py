@@ -16,6 +16,7 @@ from tumoar.io.nifti_header import Form
 from tumoar.model.generative import Model
 from tumoar.radiotherapy.margins import Margins, parse_margins
 from tumoar.radiotherapy.targets import require_margins
+from tumoar.vocabulary.case_name import CaseName
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.contrasts import Contrast, find_contrast
 from tumoar.vocabulary.errors import UsageError
@@ -73,6 +74,8 @@ class Request:
     ablate: bool = False
     save_samples: bool = False
     keep_face: bool = False
+    case_name: str | None = None  # in the report only
+    case_date: str | None = None
     calibration: str | Path | None = None  # default: the one in the package
     stamps: tuple[str, ...] = ()
     # run
@@ -102,6 +105,7 @@ class Request:
                 raise UsageError("output", f"{asked[0]} needs an output folder", do="give output as well")
         object.__setattr__(self, "images", collect_images(self.images.items(), self.table))
         object.__setattr__(self, "structures", tuple(self.structures))
+        CaseName(self.case_name or "", self.case_date or "")  # refuses what is not safe
         if isinstance(self.margins, str):
             object.__setattr__(self, "margins", parse_margins(self.margins))
 
@@ -119,6 +123,8 @@ class Request:
         _require_type("config", self.config, Config, *optional)
         _require_type("contrasts", self.contrasts, *optional)
         _require_type("calibration", self.calibration, *optional)
+        _require_type("case_name", self.case_name, str, type(None))
+        _require_type("case_date", self.case_date, str, type(None))
         _require_type("exclude", self.exclude, Image, *optional)
         _require_type("fix_tumor", self.fix_tumor, Image, Given, *optional)
         _require_type("margins", self.margins, Margins, str, type(None))
@@ -127,6 +133,11 @@ class Request:
     def table(self) -> Mapping[str, Contrast] | None:
         """Contrasts of the custom table, if one is given."""
         return read_contrasts(self.contrasts, None if isinstance(self.model, Model) else self.model)
+
+    @property
+    def named(self) -> CaseName:
+        """Name and date of the case for the report."""
+        return CaseName(self.case_name or "", self.case_date or "")
 
     @property
     def targets(self) -> Margins | None:

@@ -18,6 +18,7 @@ from tumoar.app.pipeline import Given, place
 from tumoar.app.publish import Job, compute, describe, execute, run_key, summarize
 from tumoar.app.request import Request, Source, require_structures
 from tumoar.app.settings import resolve, stamp_method
+from tumoar.app.targets import add_margins_to_result
 from tumoar.app.watch import Listener, Watch, stage
 from tumoar.geometry.image import Case, Image
 from tumoar.io.calibration import default_calibration, read_calibration
@@ -33,7 +34,6 @@ from tumoar.numerics.threads import use_threads
 from tumoar.preprocess.case import build_case
 from tumoar.radiotherapy.export import export
 from tumoar.radiotherapy.margins import Margins
-from tumoar.radiotherapy.targets import add_margins
 from tumoar.result.checks import review
 from tumoar.result.folder import Options, read_manifest
 from tumoar.result.segmentation import Segmentation
@@ -161,6 +161,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
         stamps=(*request.stamps, *((FAST_STAMP,) if request.fast else stamp_method(request.method, config))),
         trust_contrasts=request.trust_contrasts,
         keep_face=request.keep_face,
+        case_name=request.named,
         calibration=calibration,
         conditions=conditions,
     )
@@ -264,7 +265,7 @@ def series_among(images: Mapping[str, Source], reference: str) -> Path:
 
 def add_targets(out: Path, margins: Margins, watch: Watch) -> None:
     """Add CTV and PTV to the result."""
-    for row in add_margins(out, margins):
+    for row in add_margins_to_result(out, margins):
         watch.say(f"{row['name']} {row['outlined_cm3']} cm³: {row['how']}")
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OURS = (
     "t1", "t1c", "t2", "flair", "dir", "ct", "image", "threads", "max_memory", "resume",
-    "overwrite", "dry_run", "json", "quiet", "verbose", "strict",
+    "overwrite", "dry_run", "json", "quiet", "verbose", "strict", "case_name", "case_date",
 )  # fmt: skip
 """Flags of `segment` that a cohort sets itself, besides --output."""
 NOWHERE = "-"

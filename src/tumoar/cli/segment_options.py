@@ -114,6 +114,13 @@ class Options:
     keep_face: Annotated[
         bool, typer.Option("--keep-face", help="Keep the patient's face in the images of the report.")
     ] = False
+    case_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the case in the report; never read from files."),
+    ] = None
+    case_date: Annotated[
+        str | None, typer.Option(metavar="YYYY-MM-DD", help="Date of the case in the report.")
+    ] = None
     margins: Annotated[
         str | None,
         typer.Option(

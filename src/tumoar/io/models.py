@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -19,7 +20,7 @@ from tumoar.model.generative import Model
 from tumoar.model.location import Location
 from tumoar.model.shape.crbm import CRBM
 from tumoar.vocabulary.errors import ModelFileError
-from tumoar.vocabulary.labels import TUMOR_STATES
+from tumoar.vocabulary.labels import TUMOR_STATES, default_labels, take_colors
 
 SHIPPED = ("atlas.npz", "shape.npz", "location.npz")
 NEEDED = ("GWM", "GGM")
@@ -133,7 +134,9 @@ def _try_prior(prior: CRBM, name: str, path: str | Path) -> None:
 
 @cache
 def default_model() -> Model:
-    """The model inside the package."""
+    """The model inside the package, in the colors of data/labels.toml, which no training determines."""
     folder = files("tumoar").joinpath("data")
     with ExitStack() as stack:
-        return load_model([stack.enter_context(as_file(folder.joinpath(name))) for name in SHIPPED])
+        model = load_model([stack.enter_context(as_file(folder.joinpath(name))) for name in SHIPPED])
+    atlas = replace(model.atlas, labels=take_colors(model.atlas.labels, default_labels()))
+    return replace(model, atlas=atlas)

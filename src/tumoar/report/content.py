@@ -15,21 +15,39 @@ from tumoar.geometry.image import Case, Input
 from tumoar.report.bands import band_pictures
 from tumoar.report.face import without_face
 from tumoar.report.intensity import bias_fields, intensity_models
-from tumoar.report.pictures import pictures
-from tumoar.report.volumes import apply_windows, center, contrast_volumes, label_volume, map_volumes
+from tumoar.report.lines import Line
+from tumoar.report.pictures import map_pictures, pictures
+from tumoar.report.volumes import (
+    Bytes,
+    Windowed,
+    apply_windows,
+    center,
+    contrast_volumes,
+    entropy_bytes,
+    label_volume,
+    map_volumes,
+    pack_line,
+)
 from tumoar.result.folder import WHOLE_ROW, status
-from tumoar.result.segmentation import Segmentation, Volume, scale_volume
+from tumoar.result.segmentation import Segmentation, Volume, organ_mask, scale_volume
+from tumoar.vocabulary.case_name import CaseName
 from tumoar.vocabulary.contrasts import rank
 from tumoar.vocabulary.labels import LabelTable, Organ
 from tumoar.vocabulary.notes import Note
 
 FORMAT = 2
+NAMELESS = CaseName()
 FROM_MANIFEST = ("version", "model", "threads", "peak_gb", "python", "libraries")
 """Members of the manifest that the report shows; the rest names files or is part of the result."""
 
 
 def report_data(
-    result: Segmentation, notes: Sequence[Note], manifest: Mapping[str, Any], *, keep_face: bool = False
+    result: Segmentation,
+    notes: Sequence[Note],
+    manifest: Mapping[str, Any],
+    *,
+    keep_face: bool = False,
+    case_name: CaseName = NAMELESS,
 ) -> dict[str, Any]:
     """Everything the page shows, as JSON values; volumes are gzipped NIfTI and pictures PNG, in base64.
 
@@ -41,8 +59,11 @@ def report_data(
     grid, legend, images = result.case.grid, _legend(result), apply_windows(result)
     visible = np.ones((len(images), *grid.shape), bool) if keep_face else without_face(result)
     images = [(np.where(seen, image, np.uint8(0)), window) for (image, window), seen in zip(images, visible)]
+    lines, maps = lines_under_tumor(result), map_volumes(result, _colors(result.table))
+    by_name = _first(result.case, images)
     return {
         "format": FORMAT,
+        "case": {"name": case_name.name, "date": case_name.date},
         "status": status(notes),
         "stamps": [str(stamp) for stamp in manifest.get("stamps", ())],
         "notes": [note.to_dict() for note in notes],
@@ -51,7 +72,9 @@ def report_data(
         "whole": not (result.case.valid & ~visible).any(),
         "contrasts": contrast_volumes(result, images),
         "labels": label_volume(result),
-        "maps": map_volumes(result, {o.name: organ_color(result.table, o) for o in result.table.organs}),
+        "maps": maps,
+        "lines": [pack_line(line, grid) for line in lines],
+        "targets": [],
         "legend": legend,
         "volumes": _volumes(result, manifest),
         "intensity": intensity_models(result),
@@ -59,7 +82,8 @@ def report_data(
         "inputs": [_registration(given, result.case) for given in result.case.inputs],
         "placement": _finite(result.placement.quality),
         "convergence": _convergence(result),
-        "pictures": pictures(result, images, legend),
+        "pictures": pictures(by_name, result.labels, legend, center(result), lines),
+        "entropy": map_pictures(next(iter(by_name.values())), entropy_bytes(result)[0], center(result)),
         "bands": band_pictures(result, images, _shown_first(result.case)),
         "shown_first": _shown_first(result.case),
         "dose": [dict(curve) for curve in manifest.get("dose", ())],
@@ -74,7 +98,31 @@ def still_pictures(result: Segmentation) -> list[dict[str, Any]]:
     """Each contrast in three planes, without a face, as PNG in base64."""
     seen = zip(apply_windows(result), without_face(result))
     images = [(np.where(visible, image, np.uint8(0)), window) for (image, window), visible in seen]
-    return pictures(result, images, _legend(result))
+    by_name, lines = _first(result.case, images), lines_under_tumor(result)
+    return pictures(by_name, result.labels, _legend(result), center(result), lines)
+
+
+def lines_under_tumor(result: Segmentation) -> list[Line]:
+    """Parts of organs that tumor covers in the label map."""
+    table, tumor = result.table, result.votes.z == 1
+    masks = [(o, organ_mask(table, o, result.votes) & tumor) for o in table.organs if _is_small(o)]
+    return [Line(o.name, organ_color(table, o), "solid", mask) for o, mask in masks if mask.any()]
+
+
+def _is_small(organ: Organ) -> bool:
+    """Whether an organ has few parts: the brain has many."""
+    return 0 < len(organ.structures) <= 2 and not organ.tumor
+
+
+def _colors(table: LabelTable) -> dict[str, str]:
+    return {organ.name: organ_color(table, organ) for organ in table.organs}
+
+
+def _first(case: Case, images: Sequence[Windowed]) -> dict[str, Bytes]:
+    """Images by contrast, the one shown first in front."""
+    found = {c.name: image for c, (image, _) in zip(case.contrasts, images)}
+    first = _shown_first(case)
+    return {first: found.pop(first), **found}
 
 
 def organ_color(table: LabelTable, organ: Organ) -> str:
@@ -88,7 +136,7 @@ def _legend(result: Segmentation) -> list[dict[str, Any]]:
     """Labels that occur, tumor first; labels of organs with few parts are shown initially."""
     table = result.table
     counts = np.bincount(result.labels.ravel(), minlength=256)
-    small = {s for o in table.organs if len(o.structures) <= 2 for s in o.structures}
+    small = {s for o in table.organs if _is_small(o) for s in o.structures}
     rows = [(t.index, t.name, t.color, True) for t in table.tumor]
     rows += [(s.index, s.name, s.color, s.name in small) for s in table.structures if s.index]
     return [
@@ -106,11 +154,20 @@ def _volumes(result: Segmentation, manifest: Mapping[str, Any]) -> list[dict[str
         volume = result.volume(organ.name)
         outlined = written.get(organ.name, volume.outlined)
         color = organ_color(result.table, organ)
-        rows.append(_volume(organ.name, color, scale_volume(volume, outlined)))
+        under = _under_tumor(result, organ)
+        rows.append(_volume(organ.name, color, scale_volume(volume, outlined)) | {"under_tumor": under})
     if result.config.tumor:
         edema = next(t.color for t in result.table.tumor if t.name == "edema")
         rows.append(_volume(WHOLE_ROW, edema, result.whole_tumor()))
     return rows
+
+
+def _under_tumor(result: Segmentation, organ: Organ) -> float:
+    """Volume of a small organ that tumor covers in the label map, cm³."""
+    if not _is_small(organ):
+        return 0.0
+    covered = organ_mask(result.table, organ, result.votes) & (result.votes.z == 1)
+    return float(covered.sum()) * result.case.grid.voxel_volume / 1000
 
 
 def _volume(name: str, color: str, volume: Volume) -> dict[str, Any]:

@@ -47,16 +47,25 @@
     return { I, labels: names, R, G, B, A };
   };
 
-  viewer.addColormap("votes", { R: [40, 220, 255], G: [30, 80, 240], B: [120, 60, 120], A: [0, 190, 220], I: [0, 128, 255] });
+  viewer.addColormap("votes", COLORS);
 
-  const base = await read(data.contrasts[0].nifti, { colormap: "gray" });
+  const base = await read(data.contrasts[FIRST].nifti, { colormap: "gray" });
   const labels = await read(data.labels);
-  known.set(data.contrasts[0], base.img);
+  known.set(data.contrasts[FIRST], base.img);
   const all = labels.img; // labels.img holds what the legend shows
   const choose = () => {
     const kept = new Uint8Array(256);
     for (const box of legend.querySelectorAll("input:checked")) kept[box.value] = box.value;
     labels.img = all.map((label) => kept[label]);
+  };
+  const lines = [];
+  for (const row of data.lines ?? []) lines.push({ ...row, voxels: await voxels(row) });
+  const drawScene = viewer.drawScene.bind(viewer);
+  viewer.drawScene = () => {
+    const drawn = drawScene();
+    const shows = (_, i) => document.querySelector(`#lines input[value="${i}"]`).checked;
+    drawLines(viewer, get("over"), data.grid.shape, lines.filter(shows));
+    return drawn;
   };
   let map = null; // the third layer, and what it shows
   let shown = null;
@@ -65,6 +74,11 @@
     const opacity = Number(get("opacity").value);
     labels.opacity = get("show-labels").checked ? opacity : 0;
     if (map) map.opacity = shown ? opacity : 0;
+    get("bar").hidden = !shown;
+    if (shown) {
+      get("bar-name").textContent = shown.name === "entropy" ? "entropy, nats" : `P(${shown.name})`;
+      get("bar-top").textContent = shown.name === "entropy" ? shown.top.toFixed(2) : "1";
+    }
     viewer.opts.atlasOutline = get("outline").checked && labels.opacity > 0 ? 1 : 0;
   };
   const draw = () => {
@@ -102,6 +116,7 @@
     choose();
     draw();
   });
+  get("lines")?.addEventListener("change", draw);
   for (const id of ["show-labels", "outline", "opacity"]) get(id).addEventListener("input", draw);
 
   choose();

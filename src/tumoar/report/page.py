@@ -14,6 +14,9 @@ import numpy as np
 
 from tumoar.io.files import read_text
 from tumoar.report.content import FORMAT
+from tumoar.report.lines import OF_TARGETS, STYLES
+from tumoar.report.notes import arrange_notes
+from tumoar.report.pictures import COLORS
 from tumoar.report.plots import Line, Mark, Span, plot
 from tumoar.report.schema import find_fault
 from tumoar.vocabulary.errors import UnreadableFileError
@@ -22,6 +25,8 @@ from tumoar.vocabulary.notes import Note
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+RANKS = {"result": "whole result", "structure": "structure", "image": "image", "info": "for information"}
+"""What the page calls the ranks of notes."""
 VIEWER = "niivue-0.69.0.umd.js.gz"
 MOST_PAGE = 256 * 1024**2
 """Bytes; pages stay below 25 MB."""
@@ -56,8 +61,24 @@ def render(data: dict[str, Any]) -> str:
         "dose": Markup(_dose(data["dose"])),
     }
     page = environment().get_template("page.html")
-    notes = [Note.from_dict(row) for row in data["notes"]]
-    return page.render(d=data, notes=notes, plots=plots, data=Markup(packed), viewer=Markup(viewer))
+    return page.render(
+        d=data,
+        notes=arrange_notes(Note.from_dict(row) for row in data["notes"]),
+        first=_first_shown(data),
+        ranks=RANKS,
+        styles=STYLES,
+        targets_style=OF_TARGETS,
+        colors=COLORS,
+        plots=plots,
+        data=Markup(packed),
+        viewer=Markup(viewer),
+    )
+
+
+def _first_shown(data: dict[str, Any]) -> int:
+    """Position of the contrast that the viewer opens on: T1c, if there is one."""
+    names = [contrast["name"] for contrast in data["contrasts"]]
+    return names.index(data["shown_first"]) if data.get("shown_first") in names else 0
 
 
 def read_data(html: str) -> dict[str, Any]:
@@ -173,5 +194,5 @@ def _dose(curves: list[dict[str, Any]]) -> str:
             lines.append(
                 Line([*c["dose"], *c["dose"][::-1]], [*c["low"], *c["high"][::-1]], c["color"], "band")
             )
-        lines.append(Line(c["dose"], c["volume"], c["color"]))
+        lines.append(Line(c["dose"], c["volume"], c["color"], OF_TARGETS.get(c["name"], "line")))
     return plot(lines, x="dose, Gy", y="volume, %", y_range=(0, 102))

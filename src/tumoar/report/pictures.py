@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -11,8 +12,7 @@ import numpy.typing as npt
 import PIL.Image
 from scipy import ndimage as ndi
 
-from tumoar.report.volumes import Windowed, center
-from tumoar.result.segmentation import Segmentation
+from tumoar.report.lines import Line, draw_line
 
 Array = npt.NDArray[Any]
 
@@ -22,6 +22,14 @@ SHADE = 0.55
 """Factor that darkens pixels next to an outline, so that it is visible on bright tumor."""
 DIVERGING = ((5, 247, 103), (48, 247, 0), (97, 247, 31))
 """RGB of −1, 0 and 1: dark blue, white, dark red."""
+COLORS = {
+    "I": [0, 128, 255],
+    "R": [40, 220, 255],
+    "G": [30, 80, 240],
+    "B": [120, 60, 120],
+    "A": [0, 190, 220],
+}
+"""Colors of maps between 0 and 255: dark blue, red, yellow; transparent at 0, lighter throughout."""
 PLANES = (("axial", 2), ("coronal", 1), ("sagittal", 0))
 
 
@@ -31,22 +39,42 @@ def plane(volume: Array, axis: int, at: int) -> Array:
 
 
 def pictures(
-    result: Segmentation, images: list[Windowed], legend: list[dict[str, Any]]
+    images: Mapping[str, Array],
+    labels: Array,
+    legend: Sequence[Mapping[str, Any]],
+    at: Array,
+    lines: Sequence[Line] = (),
 ) -> list[dict[str, Any]]:
-    """Each contrast in three planes, with outlines of the labels shown initially."""
+    """Each image in three planes through a voxel, with outlines of the labels shown initially, and lines."""
     shown = [row for row in legend if row["shown"]]
-    at, colors = center(result), _colors(shown)
-    labels = np.where(np.isin(result.labels, [row["index"] for row in shown]), result.labels, 0)
+    colors = _colors(shown)
+    kept = np.where(np.isin(labels, [row["index"] for row in shown]), labels, 0)
     out = []
-    for contrast, (image, _) in zip(result.case.contrasts, images):
+    for contrast, image in images.items():
         for name, axis in PLANES:
             gray = zoomed(plane(image, axis, int(at[axis])))
-            parts = zoomed(plane(labels, axis, int(at[axis])))
+            parts = zoomed(plane(kept, axis, int(at[axis])))
             edge = outlines(parts)
             gray = np.where(ndi.binary_dilation(edge), gray * SHADE, gray).astype(np.uint8)
             rgb = np.repeat(gray[..., None], 3, 2)
             rgb[edge] = colors[parts[edge]]
-            out.append({"contrast": contrast.name, "plane": name, "png": png(rgb)})
+            for line in lines:
+                mask = plane(line.mask, axis, int(at[axis]))
+                if mask.any():
+                    rgb = draw_line(rgb, mask, line.color, line.style, ZOOM)
+            out.append({"contrast": contrast, "plane": name, "png": png(rgb)})
+    return out
+
+
+def map_pictures(image: Array, values: Array, at: Array) -> list[dict[str, Any]]:
+    """A map of bytes over an image, in three planes, in the colors of `COLORS`."""
+    out = []
+    for name, axis in PLANES:
+        gray = zoomed(plane(image, axis, int(at[axis]))).astype(float)
+        over = zoomed(plane(values, axis, int(at[axis])))
+        red, green, blue, alpha = (np.interp(over, COLORS["I"], COLORS[c]) for c in "RGBA")
+        rgb = [gray + alpha / 255 * (ink - gray) for ink in (red, green, blue)]
+        out.append({"plane": name, "png": png(np.rint(np.stack(rgb, -1)).astype(np.uint8))})
     return out
 
 
@@ -79,7 +107,7 @@ def zoomed(image: Array) -> Array:
     return image.repeat(ZOOM, 0).repeat(ZOOM, 1)
 
 
-def _colors(shown: list[dict[str, Any]]) -> Array:
+def _colors(shown: Sequence[Mapping[str, Any]]) -> Array:
     """(256, 3) color by label; black without outline."""
     colors = np.zeros((256, 3), np.uint8)
     for row in shown:

@@ -22,6 +22,8 @@ from pydantic import (
     model_validator,
 )
 
+from tumoar.vocabulary.case_name import CaseName
+from tumoar.vocabulary.errors import UsageError
 from tumoar.vocabulary.notes import Level
 
 MOST_BYTES = 400 * 1024**2  # of an unpacked volume
@@ -113,6 +115,34 @@ class _Legend(_Part):
     shown: bool
 
 
+class _Case(_Part):
+    name: Text = ""
+    date: Text = ""
+
+    @model_validator(mode="after")
+    def _safe(self) -> Self:
+        try:
+            CaseName(self.name, self.date)
+        except UsageError as refusal:
+            raise ValueError(refusal.what) from refusal
+        return self
+
+
+class _Line(_Part):
+    name: Text
+    color: Color
+    style: Literal["solid", "dashed", "dotted"]
+    nifti: Volume
+
+
+class _Target(_Part):
+    name: Text
+    color: Color
+    style: Literal["solid", "dashed", "dotted"]
+    outlined: Number
+    how: Text
+
+
 class _Volume(_Part):
     name: Text
     color: Color
@@ -123,13 +153,17 @@ class _Volume(_Part):
     high: Number
     predicted: Annotated[list[Number], Field(min_length=4, max_length=4)] | None = None
     calibrated_on: Text = ""
+    under_tumor: Number = 0.0
 
 
-class _Band(_Part):
-    name: Text
-    contrast: Text
+class _Plane(_Part):
     plane: Text
     png: Picture
+
+
+class _Band(_Plane):
+    name: Text
+    contrast: Text
 
 
 class _Component(_Part):
@@ -201,10 +235,8 @@ class _Convergence(_Part):
     chains: Annotated[list[_Chain], Field(min_length=1, max_length=1000)]
 
 
-class _Picture(_Part):
+class _Picture(_Plane):
     contrast: Text
-    plane: Text
-    png: Picture
 
 
 class _Dose(_Part):
@@ -233,6 +265,7 @@ class _Limit(_Part):
 
 
 class _Data(_Part):
+    case: _Case = Field(default_factory=_Case)
     status: Literal["OK", "NEEDS REVIEW"]
     stamps: list[Text]
     notes: Annotated[list[_Note], Field(max_length=10_000)]
@@ -241,6 +274,8 @@ class _Data(_Part):
     contrasts: Annotated[list[_Contrast], Field(min_length=1, max_length=100)]
     labels: Volume
     maps: Annotated[list[_Map], Field(max_length=1000)]
+    lines: Annotated[list[_Line], Field(max_length=100)] = Field(default_factory=list)
+    targets: Annotated[list[_Target], Field(max_length=100)] = Field(default_factory=list)
     whole: bool
     legend: Annotated[list[_Legend], Field(max_length=256)]
     volumes: Annotated[list[_Volume], Field(max_length=1000)]
@@ -251,6 +286,8 @@ class _Data(_Part):
     convergence: _Convergence
     pictures: Annotated[list[_Picture], Field(max_length=1000)]
     bands: Annotated[list[_Band], Field(max_length=100)] = Field(default_factory=list)
+    entropy: Annotated[list[_Plane], Field(max_length=100)] = Field(default_factory=list)
+    shown_first: Text = ""
     dose: Annotated[list[_Dose], Field(max_length=1000)]
     limits: Annotated[list[_Limit], Field(max_length=10_000)]
     settings: dict[Text, Scalar]

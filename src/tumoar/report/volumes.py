@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import HOUNSFIELD_UNIT, Grid
 from tumoar.numerics.threads import map_threads
+from tumoar.report.lines import Line
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import Contrast
+from tumoar.vocabulary.errors import UnreadableFileError
 
 Bytes = npt.NDArray[np.uint8]
 Field = npt.NDArray[np.floating]
@@ -105,10 +107,41 @@ def map_volumes(result: Segmentation, colors: Mapping[str, str]) -> list[dict[st
         return {"name": name, "color": colors[name], "top": 1.0, "nifti": nifti}
 
     rows = map_threads(row, [organ.name for organ in result.table.organs])
+    entropy, top = entropy_bytes(result)
+    last = {"name": "entropy", "color": None, "top": top, "nifti": pack(entropy, grid)}
+    return [*filter(None, rows), last]
+
+
+def entropy_bytes(result: Segmentation) -> tuple[Bytes, float]:
+    """Entropy as bytes, and what 255 means, in nats."""
     entropy = result.entropy()
     top = max(float(entropy.max()), 1e-6)
-    nifti = pack(np.rint(255 / top * entropy).astype(np.uint8), grid)
-    return [*filter(None, rows), {"name": "entropy", "color": None, "top": top, "nifti": nifti}]
+    return np.rint(255 / top * entropy).astype(np.uint8), top
+
+
+def pack_line(line: Line, grid: Grid) -> dict[str, Any]:
+    """A structure that is drawn as a line."""
+    nifti = pack(line.mask.astype(np.uint8), grid)
+    return {"name": line.name, "color": line.color, "style": line.style, "nifti": nifti}
+
+
+def unpack(nifti: str, grid: Grid) -> Bytes:
+    """Voxels of a packed volume, which must have the shape of the grid."""
+    import nibabel as nib
+    from nibabel.filebasedimages import ImageFileError
+
+    try:
+        voxels = np.asarray(nib.Nifti1Image.from_bytes(gzip.decompress(b64decode(nifti))).dataobj)
+    except (ImageFileError, OSError, ValueError, EOFError) as error:
+        raise _damaged("a volume") from error
+    if voxels.shape != grid.shape or voxels.dtype != np.uint8:
+        raise _damaged("a volume of another size")
+    return voxels
+
+
+def _damaged(found: str) -> UnreadableFileError:
+    do = "segment again, or restore the page"
+    return UnreadableFileError("report", "the report's data are damaged", found=found, do=do)
 
 
 def pack(volume: Bytes, grid: Grid, intent: str = "none") -> str:

@@ -314,6 +314,17 @@ def add_cavity(labels: LabelTable, *, blood: bool = True) -> LabelTable:
     )
 
 
+def take_colors(labels: LabelTable, source: LabelTable) -> LabelTable:
+    """The table with the colors that another one gives to structures and tumor classes of the same name."""
+    rows: list[Structure | TumorClass] = [*source.structures, *source.tumor]
+    colors = {row.name: row.color for row in rows}
+    return replace(
+        labels,
+        structures=tuple(replace(s, color=colors.get(s.name, s.color)) for s in labels.structures),
+        tumor=tuple(replace(t, color=colors.get(t.name, t.color)) for t in labels.tumor),
+    )
+
+
 def _coded(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: Code(**v) if k == "snomed" else v for k, v in row.items()}
 

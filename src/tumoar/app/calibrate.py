@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.geometry.border import find_border
 from tumoar.model.calibration import Calibration, Entry, digest_conditions
 from tumoar.model.conformal import SHARES, least_cases
 from tumoar.model.expert import Observed, learn, observe
+from tumoar.result.prediction import organ_border
 from tumoar.result.stored import Stored
-from tumoar.result.stored_tumor import tumor_of_stored
+from tumoar.result.stored_predictions import tumor_of_stored
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import UsageError
 
@@ -90,9 +90,8 @@ def compare_organs(result: Stored, references: Mapping[str, Mask], rng: np.rando
         outline = result.mask(name)
         if outline.any() and reference.any():
             votes = np.asarray(result.probability(name), np.float32)
-            spacing = [float(s) for s in result.grid.spacing]
-            border = find_border(outline, votes, np.ones_like(outline), spacing)
-            observed[name] = observe(border, reference, rng)
+            i, j, k = map(float, result.grid.spacing)
+            observed[name] = observe(organ_border(outline, votes, (i, j, k)), reference, rng)
     return Compared(conditions_of(result.manifest), contrasts_of(result.manifest), observed)
 
 

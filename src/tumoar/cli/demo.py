@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tumoar.result.segmentation import Segmentation
     from tumoar.simulate import Truth
 
-CONTRASTS = ("T1c", "FLAIR", "T2")
+CONTRASTS = ("T1", "T1c", "T2", "FLAIR")
 
 
 def demo(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.geometry.border import Border, box_around, find_border
+from tumoar.geometry.border import SOFTNESS, Border, box_around, find_border
 from tumoar.model.calibration import Calibration
 from tumoar.model.expert import Learned, Part, chance_inside, draw
 from tumoar.result.tumor import Tumor
@@ -81,6 +81,11 @@ def predict_tumor(tumor: Tumor, calibration: Calibration, conditions: str) -> di
     return found
 
 
+def organ_border(outline: Mask, votes: Field, spacing: tuple[float, float, float]) -> Border:
+    """Border of a non-empty organ, which may lie anywhere and be thin."""
+    return find_border(outline, votes, np.ones_like(outline), spacing, SOFTNESS)
+
+
 def predict_organ(
     name: str,
     outline: Mask,
@@ -94,7 +99,7 @@ def predict_organ(
     if entry is None or not outline.any():
         return None
     learned = entry.structures[name]
-    border = find_border(outline, votes, np.ones_like(outline), spacing)
+    border = organ_border(outline, votes, spacing)
     return Prediction(border, learned, f"{len(learned.displacements)} {entry.cases}", outline.shape)
 
 

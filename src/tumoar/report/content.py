@@ -60,7 +60,7 @@ def report_data(
         "placement": _finite(result.placement.quality),
         "convergence": _convergence(result),
         "pictures": pictures(result, images, legend),
-        "bands": band_pictures(result, images, _shown_first(result.case)),
+        "bands": band_pictures(result, images, _shown_first(result.case), _written(result, manifest)),
         "shown_first": _shown_first(result.case),
         "dose": [dict(curve) for curve in manifest.get("dose", ())],
         "limits": [dict(row) for row in manifest.get("limits", ())],
@@ -96,6 +96,12 @@ def _legend(result: Segmentation) -> list[dict[str, Any]]:
         for index, name, color, shown in rows
         if counts[index]
     ]
+
+
+def _written(result: Segmentation, manifest: Mapping[str, Any]) -> list[str]:
+    """Names of the structures that were written."""
+    rows = manifest.get("volumes") or [{"name": organ.name} for organ in result.table.organs]
+    return [str(row["name"]) for row in rows]
 
 
 def _volumes(result: Segmentation, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -165,13 +165,12 @@ def _write_images(
     work: Path, result: Segmentation, options: Options
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """Write all images; return the rows of volumes.tsv, and that of the whole tumor."""
-    case = result.case
+    case, wanted = result.case, _wanted(result, options)
     for folder in ("structures", "probabilities", "native"):
         (work / folder).mkdir()
-    if result.tumor_predictions or any(result.prediction(o.name) for o in result.table.organs):
+    if result.tumor_predictions or any(result.prediction(o.name) for o in wanted):
         (work / PREDICTED).mkdir()
     main = deliver(result, case.reference)
-    wanted = _wanted(result, options)
     tasks: list[Callable[[], Any]] = [partial(_write_maps, work, result, main)]
     tasks += [partial(_write_organ, work, result, main, organ, options.least_cm3) for organ in wanted]
     _, *rows = map_threads(lambda task: task(), tasks)

@@ -13,15 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.border import SOFTNESS, Border, box_around, find_border
-from tumoar.model.calibration import Calibration
+from tumoar.model.calibration import CORE, WHOLE_TUMOR, Calibration, Conditions
 from tumoar.model.expert import Learned, Part, chance_inside, draw
 from tumoar.result.tumor import Tumor
 
 Field = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 
-CORE, WHOLE_TUMOR = "core", "whole"
-"""Names of the parts of tumor in a calibration."""
 BANDS = {0.5: (0.25, 0.75), 0.9: (0.05, 0.95)}
 """Probabilities between which the border of an expert lies, by the share of experts."""
 SPREAD = "spread of the samples"
@@ -66,7 +64,7 @@ def describe_interval(calibrated_on: str, share: float = 0.9) -> str:
     return f"{100 * share:.0f} % prediction interval (calibrated on {calibrated_on})"
 
 
-def predict_tumor(tumor: Tumor, calibration: Calibration, conditions: str) -> dict[str, Prediction]:
+def predict_tumor(tumor: Tumor, calibration: Calibration, conditions: Conditions) -> dict[str, Prediction]:
     """Predict core and whole tumor, as far as they are outlined and calibrated."""
     found = {}
     for name in (CORE, WHOLE_TUMOR):
@@ -92,7 +90,7 @@ def predict_organ(
     votes: Field,
     spacing: tuple[float, float, float],
     calibration: Calibration,
-    conditions: str,
+    conditions: Conditions,
 ) -> Prediction | None:
     """Predict an organ, if it is outlined and calibrated."""
     entry = calibration.find(name, conditions)

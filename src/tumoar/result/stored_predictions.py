@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.io.calibration import learned_from_row
+from tumoar.model.calibration import CORE, WHOLE_TUMOR
 from tumoar.model.expert import Learned
 from tumoar.result.parts import WHOLE, gtv_is_whole
-from tumoar.result.prediction import CORE, WHOLE_TUMOR, Prediction, draw_predictions, organ_border
+from tumoar.result.prediction import Prediction, draw_predictions, organ_border
 from tumoar.result.stored import Stored
 from tumoar.result.tumor import Tumor
 

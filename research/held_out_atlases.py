@@ -1,7 +1,8 @@
 """Atlases of nine of the ten heads that trained the shipped one, each for the head that it leaves out.
 
 python research/held_out_atlases.py fit     # the shipped mesh, fitted to the label maps of its ten heads
-python research/held_out_atlases.py save    # a complete model per head, in build/intervals/models
+python research/held_out_atlases.py save [NAME …]   # a complete model per head, in build/intervals/models
+python research/held_out_atlases.py need NAME       # how much better the shipped atlas describes a head
 
 The label probabilities of the nodes are estimated anew from the nodes of the other nine heads, from equal
 probabilities on, by the EM of the training. Topology and reference positions of the mesh are those of the
@@ -14,18 +15,20 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
 import numpy as np
 import numpy.typing as npt
-from atlas import ATLAS, levels
+from atlas import ATLAS, figures, levels
 from head_cases import LABELS, PROJECT, read_head
 
 from tumoar.io.models import SHIPPED, load_model
 from tumoar.io.store import atlas_section, load_atlas, load_sections, save_sections
 from tumoar.model.atlas import Atlas
+from tumoar.numerics.tetra_raster import rasterize
 from tumoar.train.align import Alignment
 from tumoar.train.atlas import estimate_probabilities, fit, to_atlas
 from tumoar.train.atlas_state import AtlasSettings, AtlasState
@@ -73,15 +76,15 @@ def fit_heads() -> None:
             print(path, round(time.process_time() - start), "CPU s", flush=True)
 
 
-def save_models() -> None:
-    """Write the model of each head that the others describe."""
+def save_models(wanted: Collection[str]) -> None:
+    """Write the model of each of these heads, which the others describe; by default of all."""
     atlas = load_atlas(ATLAS)
     names = trained_on(atlas)
     nodes = np.stack([np.load(MODELS / f"nodes_{name}.npy") for name in names])
     maps = np.stack([placed(name, atlas) for name in names])
     for k, name in enumerate(names):
         path = model_of(name)
-        if path.exists():
+        if path.exists() or name not in (wanted or names):
             continue
         rest = [n for n in range(len(names)) if n != k]
         K = sum(s.trained for s in LABELS.structures)
@@ -96,6 +99,16 @@ def save_models() -> None:
         print(path, flush=True)
 
 
+def need(name: str) -> None:
+    """Fit both atlases to the label map of a head, and compare what they find most probable with it."""
+    shipped, held_out = load_atlas(ATLAS), load_model([model_of(name)]).atlas
+    for title, atlas in (("shipped", shipped), ("of the others", held_out)):
+        nodes, truth = None, placed(name, shipped)
+        for alpha, evaluations in levels(atlas, FITS):
+            nodes = fit(reference(atlas), atlas.tetrahedra, alpha, truth, SETTINGS, evaluations, nodes)
+        print(title, figures(rasterize(nodes, atlas.tetrahedra, alpha, truth.shape), truth), flush=True)
+
+
 def model_of(name: str) -> Path:
     """File of the model that leaves out a head."""
     return MODELS / f"without_{name}.npz"
@@ -105,12 +118,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("verb", choices=("fit", "save"))
+    parser.add_argument("verb", choices=("fit", "save", "need"))
+    parser.add_argument("names", nargs="*", help="numbers of heads")
+    options = parser.parse_args()
     MODELS.mkdir(parents=True, exist_ok=True)
-    if parser.parse_args().verb == "fit":
+    if options.verb == "fit":
         fit_heads()
+    elif options.verb == "save":
+        save_models(options.names)
     else:
-        save_models()
+        for name in options.names:
+            need(name)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tumoar.model.calibration import NOWHERE, Calibration, Conditions, Entry, di
 from tumoar.model.expert import Learned
 from tumoar.radiotherapy.export import describe_roi_interval
 from tumoar.report import read_page
-from tumoar.result.folder import Options, write_result
+from tumoar.result.folder import Options, read_manifest, write_result
 from tumoar.result.prediction import describe_interval, draw_predictions
 from tumoar.result.segmentation import Volume
 
@@ -148,10 +148,26 @@ def test_the_report_shows_intervals_and_bands(result, out):
     assert "not calibrated" in text
 
 
+def test_only_requested_structures_are_predicted_and_pictured(result, tmp_path):
+    page = partial(render_report, result, True)
+    asked = Options(organs=("GTV", "Edema"))
+    write_result(tmp_path / "out", result, [], {"key": "k", "reference": "T1c"}, asked, page, ["a line"])
+    assert set(read_manifest(tmp_path / "out")["prediction"]) == {"core", "whole"}
+    assert [p.name for p in (tmp_path / "out" / "predicted").iterdir()] == ["GTV.nii.gz"]
+    assert {b["name"] for b in read_page(tmp_path / "out" / "report.html")["bands"]} == {
+        "tumor core",
+        "whole tumor",
+    }
+    none = replace(result, calibration=Calibration("2026-01-01", calibration().entries[1:]))
+    write_result(tmp_path / "none", none, [], {"key": "k", "reference": "T1c"}, asked, page, ["a line"])
+    assert not (tmp_path / "none" / "predicted").exists()
+
+
 def test_contours_are_described_with_their_interval(result):
     text = describe_roi_interval(result.volume("GTV"))
     assert text.isascii()
     assert text.startswith("90 % prediction interval (calibrated on 15 patients) ")
+    assert HEADS in describe_roi_interval(result.volume("Brain"))
     assert describe_roi_interval(result.volume("Edema")) == ""
     assert describe_roi_interval(Volume(1.0)) == ""
 
@@ -181,6 +197,8 @@ def test_only_organs_hold_for_other_numbers_of_sweeps():
     assert default.tumor != fast.tumor
     assert default.organs == fast.organs
     assert default.organs != digests(burn_in=200, samples=50, tau=0.5).organs
+    postop = digest_conditions({"a.npz": "1"}, {"gibbs": {"tau": 1.0}, "postop": True}, ["T1c"])
+    assert default.organs != postop.organs
 
 
 def test_dose_bands_of_core_and_whole_tumor_belong_together(result):
@@ -197,8 +215,9 @@ def test_dose_bands_of_core_and_whole_tumor_belong_together(result):
 def test_a_stored_result_draws_the_same_dose_band(result, out):
     live = as_kind(Segmentation, result)
     dose = Image(np.full(result.case.grid.shape, 10.0, np.float32), result.case.grid)
-    found = load_result(out).dvh("GTV", dose)
-    assert found.calibrated_on == "15 patients"
-    volumes = [[s.volume for s in curves.samples] for curves in (found, live.dvh("GTV", dose))]
-    assert volumes[0] == pytest.approx(volumes[1], abs=0.002)
+    for name, on in (("GTV", "15 patients"), ("Brain", HEADS)):
+        found = load_result(out).dvh(name, dose)
+        assert found.calibrated_on == on
+        volumes = [[s.volume for s in curves.samples] for curves in (found, live.dvh(name, dose))]
+        assert volumes[0] == pytest.approx(volumes[1], abs=0.002)
     assert load_result(out).dvh("Edema", dose).calibrated_on == ""

@@ -260,7 +260,9 @@ displacements somewhat smaller than those of new patients.
 
 Voxels are those within 5 mm of the border of the outline, pooled. The expected calibration error weights
 tenths of probability by their voxels, "by tenths" weights them equally. QU-BraTS is the score of Mehta et al.
-(2022), with 101 thresholds on 100 (1 − |2 p − 1|), in the brain: area under the Dice curve, areas under the
+(2022, https://melba-journal.org/papers/2022:026.html), in the brain, with Dice, filtered true positives and
+true negatives as in the authors' code (github.com/RagMeh11/QU-BraTS) and 101 thresholds on
+100 (1 − |2 p − 1|), where that code has 41 by default: area under the Dice curve, areas under the
 ratios of filtered true positives and true negatives, and the score, which is higher for votes: it subtracts
 the true positives that are filtered as uncertain, and votes are certain nearly everywhere, also where they
 are wrong. The area under the Dice curve, which rises more with predicted probabilities, shows that they are

@@ -13,7 +13,7 @@ from tumoar.model.expert import Learned
 CORE, WHOLE_TUMOR = "core", "whole"
 """Names of the parts of tumor in a calibration."""
 SWEEPS = ("burn_in", "samples")
-"""Settings of Algorithm 1 on which outlines of organs hardly depend (decision 0038)."""
+"""Settings of Algorithm 1 that do not count for organs (decision 0038)."""
 
 
 @dataclass(frozen=True)

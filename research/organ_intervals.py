@@ -186,7 +186,10 @@ def fit(to: Path) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """One organ of one head: volumes in cm³, D0.03cc in Gy, and their intervals by share."""
+    """One organ of one head: volumes in cm³, D0.03cc in Gy, and their intervals by share.
+
+    The brain has no dose: it contains the target.
+    """
 
     head: str
     organ: str
@@ -201,10 +204,13 @@ def predict(head: Head, organ: str, learned: Learned) -> Row:
     """Intervals of an organ with the numbers of others."""
     predicted = replace(head.predicted[organ], learned=learned)
     border, true = predicted.border, head.true[organ]
-    drawn = draw_predictions({organ: predicted}, DRAWN, np.random.default_rng(0))
-    hot = [hottest(head.dose, masks[organ]) for masks in drawn]
-    own = hottest(head.dose, border.onto(predicted.shape, (slice(None),) * 3) < 0)
-    bounds = {s: np.quantile(hot, [(1 - s) / 2, (1 + s) / 2]) for s in SHARES}
+    doses = {}
+    if organ != "Brain":
+        drawn = draw_predictions({organ: predicted}, DRAWN, np.random.default_rng(0))
+        hot = [hottest(head.dose, masks[organ]) for masks in drawn]
+        own = hottest(head.dose[border.box], border.levels < 0)
+        bounds = {s: np.quantile(hot, [(1 - s) / 2, (1 + s) / 2]) for s in SHARES}
+        doses = {s: (min(float(low), own), max(float(high), own)) for s, (low, high) in bounds.items()}
     return Row(
         head.name,
         organ,
@@ -212,7 +218,7 @@ def predict(head: Head, organ: str, learned: Learned) -> Row:
         float(true.sum()) * border.voxel,
         {s: predicted.volumes(s) for s in SHARES},
         hottest(head.dose, true),
-        {s: (min(float(low), own), max(float(high), own)) for s, (low, high) in bounds.items()},
+        doses,
     )
 
 
@@ -254,11 +260,13 @@ def describe(rows: Sequence[Row]) -> list[str]:
     groups = {o: [r for r in rows if r.organ == o] for o in dict.fromkeys(r.organ for r in rows)}
     for name, group in {**groups, "all": list(rows)}.items():
         volume = [np.mean([covers(r.volumes[s], r.volume) for r in group]) for s in SHARES]
-        dose = [np.mean([covers(r.doses[s], r.dose) for r in group]) for s in SHARES]
         width = np.median([np.diff(r.volumes[max(SHARES)])[0] / r.outlined for r in group])
-        gray = np.median([np.diff(r.doses[max(SHARES)])[0] for r in group])
         cells = [*(f"{100 * v:.0f} %" for v in volume), f"{100 * width:.0f} %"]
-        cells += [*(f"{100 * v:.0f} %" for v in dose), f"{gray:.2f}"]
+        if near := [r for r in group if r.doses]:
+            dose = [np.mean([covers(r.doses[s], r.dose) for r in near]) for s in SHARES]
+            gray = np.median([np.diff(r.doses[max(SHARES)])[0] for r in near])
+            cells += [*(f"{100 * v:.0f} %" for v in dose), f"{gray:.2f}"]
+        cells += [""] * (6 - len(cells))
         lines.append(f"| {name} | {len(group)} | " + " | ".join(cells) + " |")
     return lines
 

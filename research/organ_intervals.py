@@ -24,13 +24,13 @@ from held_out_atlases import model_of
 from tumoar.api import StoredResult, load_result
 from tumoar.app.calibrate import Compared, calibrate, compare_organs, conditions_of
 from tumoar.geometry.image import Image
-from tumoar.geometry.resample import resample
 from tumoar.io.calibration import read_calibration, write_calibration
 from tumoar.io.models import default_model
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.model.calibration import Conditions, digest_conditions
 from tumoar.model.conformal import SHARES, least_cases
 from tumoar.model.expert import Learned, learn
+from tumoar.result.masks import rearrange
 from tumoar.result.prediction import Prediction, draw_predictions, organ_border
 from tumoar.result.scores import dice
 from tumoar.simulate import Acquisition, Truth, draw_blob, draw_patient, draw_place, simulate
@@ -77,7 +77,7 @@ def run_head(name: str, sweeps: Sequence[int] | None = None) -> None:
     """
     sweeps = SWEEPS if sweeps is None else sweeps
     out = result_of(name, sweeps)
-    folder, simulated = out.parent, out.parent.parent / "simulated"
+    folder, simulated = out.parent, simulated_of(name)
     folder.mkdir(parents=True, exist_ok=True)
     if not (simulated / "truth_labels.nii.gz").exists():
         images, truth = simulate_head(name)
@@ -99,8 +99,12 @@ def run_head(name: str, sweeps: Sequence[int] | None = None) -> None:
 
 def result_of(name: str, sweeps: Sequence[int]) -> Path:
     """The folder of a result."""
-    folder = name if name.startswith("drawn") else f"head-{name}"
-    return HEADS / folder / "x".join(map(str, sweeps)) / "result"
+    return simulated_of(name).parent / "x".join(map(str, sweeps)) / "result"
+
+
+def simulated_of(name: str) -> Path:
+    """The folder of images and truth."""
+    return HEADS / (name if name.startswith("drawn") else f"head-{name}") / "simulated"
 
 
 def simulate_head(name: str) -> tuple[dict[str, Image], Truth]:
@@ -129,38 +133,41 @@ def finished(kind: str, sweeps: Sequence[int] = SWEEPS) -> list[str]:
     return [n for n in names if (result_of(n, sweeps) / "run.json").exists()]
 
 
+def true_organs(name: str, result: StoredResult) -> dict[str, Mask]:
+    """Organs of a simulated head on the voxels of its result, whether or not tumor covers them."""
+    truth, table = read_nifti(simulated_of(name) / "truth_labels.nii.gz"), result.table
+    labels = rearrange(np.asarray(truth.data), truth.grid, result.grid)
+    assert labels is not None, f"{name}: another grid"
+    return {
+        organ.name: np.isin(labels, [table.indices[table.l(s)] for s in organ.structures])
+        for organ in table.organs
+        if not organ.tumor
+    }
+
+
 @cache
-def load(name: str, sweeps: Sequence[int] = SWEEPS) -> Head:
-    """Compare the organs of a result with the truth, whether or not tumor covers them."""
+def compare(name: str, sweeps: Sequence[int] = SWEEPS) -> Compared:
+    """Compare the organs of a result with the truth, under the conditions of the shipped model."""
     result = load_result(result_of(name, sweeps))
-    simulated = result_of(name, sweeps).parents[1] / "simulated"
-    true = dict(true_organs(simulated / "truth_labels.nii.gz", result))
-    compared = compare_organs(result, true, np.random.default_rng(0))
+    compared = compare_organs(result, true_organs(name, result), np.random.default_rng(0))
+    return replace(compared, conditions=require_default(result).organs)
+
+
+@cache
+def load(name: str) -> Head:
+    """What the check needs of a head."""
+    result, compared = load_result(result_of(name, SWEEPS)), compare(name)
+    true, nothing = true_organs(name, result), Learned((), 0.0, 0.0, 1.0)
     i, j, k = map(float, result.grid.spacing)
     predicted = {}
     for organ in compared.observed:
         outline = result.mask(organ)
         votes = np.asarray(result.probability(organ), np.float32)
-        nothing = Learned((), 0.0, 0.0, 1.0)
         predicted[organ] = Prediction(organ_border(outline, votes, (i, j, k)), nothing, "", outline.shape)
-    tumor = read_nifti(simulated / "truth_tumor.nii.gz")
-    core = resample((tumor.data > 1).astype(np.float32), tumor.grid, result.grid) > 0.5
-    return Head(
-        name,
-        replace(compared, conditions=require_default(result).organs),
-        predicted,
-        true,
-        plan_dose(core, true["Brain"], result.grid).data,
-    )
-
-
-def true_organs(path: Path, result: StoredResult) -> Iterator[tuple[str, Mask]]:
-    """Organs of a simulated head on the voxels of a result."""
-    truth, table = read_nifti(path), result.table
-    for organ in table.organs:
-        if not organ.tumor:
-            there = np.isin(truth.data, [table.indices[table.l(s)] for s in organ.structures])
-            yield organ.name, resample(there.astype(np.float32), truth.grid, result.grid) > 0.5
+    tumor = read_nifti(simulated_of(name) / "truth_tumor.nii.gz")
+    core = rearrange(np.asarray(tumor.data) > 1, tumor.grid, result.grid)
+    assert core is not None, f"{name}: another grid"
+    return Head(name, compared, predicted, true, plan_dose(core, true["Brain"], result.grid).data)
 
 
 def require_default(result: StoredResult) -> Conditions:
@@ -173,7 +180,7 @@ def require_default(result: StoredResult) -> Conditions:
 
 def fit(to: Path) -> None:
     """Learn from all finished heads, and replace the organs of a file."""
-    found = [load(name).compared for name in finished("head")]
+    found = [compare(name) for name in finished("head")]
     for name, compared in zip(finished("head"), found):
         print(name, {n: round(o.displacement, 2) for n, o in compared.observed.items()}, flush=True)
     new = calibrate(found, CASES)
@@ -291,11 +298,11 @@ def describe_sweeps(names: Sequence[str], sweeps: Sequence[int]) -> list[str]:
     """Outlines of a head after other numbers of sweeps."""
     lines = ["| head | organ | Dice of the two outlines | displacements, mm |", "|---|---|---|---|"]
     for name in names:
-        few, many = load(name), load(name, tuple(sweeps))
+        few, many = compare(name), compare(name, tuple(sweeps))
         results = [load_result(result_of(name, s)) for s in (SWEEPS, sweeps)]
-        for organ in few.predicted:
+        for organ in few.observed:
             overlap = dice(*(r.mask(organ) for r in results))
-            a, b = (h.compared.observed[organ].displacement for h in (few, many))
+            a, b = (c.observed[organ].displacement for c in (few, many))
             lines.append(f"| {name} | {organ} | {overlap:.3f} | {a:+.2f}, {b:+.2f} |")
     return lines
 

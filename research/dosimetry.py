@@ -30,6 +30,7 @@ from samples import SEED, collected, patient, sampled
 from scipy.ndimage import distance_transform_edt
 
 from tumoar.geometry.contours import fill_contours
+from tumoar.geometry.distance import distance_to
 from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.pieces import cut_mask
 from tumoar.inference.tally import Votes
@@ -84,7 +85,7 @@ def fall_off() -> tuple[Array, Array]:
 def plan_dose(target: Mask, brain: Mask, grid: Grid) -> Image:
     """Dose of a plan for a GTV, Gy."""
     ctv = grow(target, CTV, grid.spacing) & (brain | target)
-    away = distance_transform_edt(~grow(ctv, PTV, grid.spacing), sampling=grid.spacing)
+    away = distance_to(grow(ctv, PTV, grid.spacing), grid.spacing)
     return Image((PRESCRIBED * np.interp(away, *fall_off())).astype(np.float32), grid)
 
 

@@ -1,15 +1,15 @@
-"""Prediction intervals of core and whole tumor: learn them, and check them on patients left out.
+"""Prediction intervals: learn them, and check them on patients and simulated heads left out.
 
 python research/intervals.py fit [NAME] [--to FILE]      # results of build/patients/NAME → the packaged file
 python research/intervals.py check [NAME] [--quick] [--write PAGE]   # leave one patient out
-python research/intervals.py heads run --heads 10 20 …   # simulate heads and segment them
-python research/intervals.py heads fit [--to FILE]       # organs, from those heads
+python research/intervals.py heads run --heads 10 20 drawn-0 …   # simulate heads and segment them
+python research/intervals.py heads fit [--to FILE]       # organs, from those heads → the packaged file
+python research/intervals.py heads check [--write PAGE]  # leave one head out
 
 `fit` compares the results of `python research/patients.py run NAME` (default: `default`) with the references,
 and writes the calibration that the package ships. `check` learns from all patients but one, for each of them.
-`heads run` simulates heads from label maps and segments them; it continues where it was stopped. Of the label
-maps, only 10 and 20 did not train the atlas of the package. `heads fit` adds their organs to a file; they
-hold for the sweeps with which the heads were run. The packaged file has no organs.
+The verbs of `heads` are those of `organ_intervals.py`; `run` continues where it was stopped. Each part of the
+file, and of the page, stays when the other one is written.
 """
 
 from __future__ import annotations
@@ -17,43 +17,32 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from head_cases import LABELS, around_head, read_head
+import organ_intervals
 from patients import PROJECT, patients
 
-from tumoar.api import StoredResult, load_result
-from tumoar.app.calibrate import Compared, calibrate, compare_organs, compare_tumor, tumor_of_stored
+from tumoar.api import load_result
+from tumoar.app.calibrate import Compared, calibrate, compare_tumor, tumor_of_stored
 from tumoar.geometry.border import Border
 from tumoar.geometry.distance import depth
-from tumoar.geometry.image import Image
-from tumoar.geometry.resample import resample
 from tumoar.io.calibration import SHIPPED, read_calibration, write_calibration
-from tumoar.io.models import default_model
-from tumoar.io.nifti import read_nifti, write_nifti
+from tumoar.io.nifti import read_nifti
 from tumoar.model.conformal import SHARES, central
 from tumoar.model.expert import Learned, chance_inside, learn
 from tumoar.result.masks import rearrange
 from tumoar.result.scores import dice
-from tumoar.simulate import Acquisition, Truth, draw_blob, draw_patient, draw_place, simulate
 
 PACKAGED = PROJECT / "src" / "tumoar" / "data" / SHIPPED
-HEADS = PROJECT / "build" / "intervals"
 NAMES = ("core", "whole")
 NEAR = 5.0
 """Millimeters from the border of the outline in which voxels are counted."""
 BINS = 10
 SPLITS = 2000
-CONTRASTS = ("T1", "T1c", "T2", "FLAIR")
-TALLEST = 220.0  # mm of a simulated head, from the crown down
-SWEEPS = (40, 50)
-"""Burn-in and samples of a simulated head."""
 FEW = 11
 """Patients of a quick check; one is left out, and nine are needed."""
 
@@ -137,7 +126,9 @@ def check(name: str, page: Path | None, most: int | None) -> None:
         print(line)
     if page:
         learned = calibrate([p.compared for p in everyone]).entries[0]
-        page.write_text("\n".join([*PAGE, *describe_learned(learned.structures), *lines]), encoding="utf-8")
+        heads = organ_intervals.section(page)
+        text = "\n".join([*PAGE, *describe_learned(learned.structures), *lines])
+        page.write_text(text + heads, encoding="utf-8")
     print(json.dumps(figures))
 
 
@@ -226,8 +217,9 @@ def reliability(tenths: dict[str, npt.NDArray]) -> list[str]:
 def qu_brats(p: Field, outline: Mask, reference: Mask, brain: int, true: int) -> tuple[float, ...]:
     """QU-BraTS (Mehta et al. 2022): Dice AUC, filtered true positive and negative ratio AUC, and score.
 
-    Uncertainty is 100 (1 − |2 p − 1|). At a threshold, voxels with more are left out. Voxels of the brain
-    outside the box are certain: true negatives, or missed.
+    As in the authors' code (github.com/RagMeh11/QU-BraTS), which has 41 thresholds by default: voxels with
+    more uncertainty than a threshold are left out, and Dice is 1 if nothing remains. Uncertainty is
+    100 (1 − |2 p − 1|). Voxels of the brain outside the box are certain: true negatives, or missed.
     """
     uncertainty = 100 * (1 - np.abs(2 * p - 1))
     missed = true - int(reference.sum())
@@ -242,7 +234,8 @@ def qu_brats(p: Field, outline: Mask, reference: Mask, brain: int, true: int) ->
 
     tp, fp, fn = (remaining(m) for m in (outline & reference, outline & ~reference, ~outline & reference))
     tn = remaining(inside) + max(certain, 0)
-    dices = 2 * tp / np.maximum(2 * tp + fp + fn + missed, 1)
+    either = 2 * tp + fp + fn + missed
+    dices = np.where(either > 0, 2 * tp / np.maximum(either, 1), 1)
     auc = float(np.trapezoid(dices, thresholds) / 100)
     ftp = float(np.trapezoid(1 - tp / max(tp[-1], 1), thresholds) / 100)
     ftn = float(np.trapezoid(1 - tn / max(tn[-1], 1), thresholds) / 100)
@@ -267,7 +260,9 @@ displacements somewhat smaller than those of new patients.
 
 Voxels are those within 5 mm of the border of the outline, pooled. The expected calibration error weights
 tenths of probability by their voxels, "by tenths" weights them equally. QU-BraTS is the score of Mehta et al.
-(2022), with 101 thresholds on 100 (1 − |2 p − 1|), in the brain: area under the Dice curve, areas under the
+(2022, https://melba-journal.org/papers/2022:026.html), in the brain, with Dice, filtered true positives and
+true negatives as in the authors' code (github.com/RagMeh11/QU-BraTS) and 101 thresholds on
+100 (1 − |2 p − 1|), where that code has 41 by default: area under the Dice curve, areas under the
 ratios of filtered true positives and true negatives, and the score, which is higher for votes: it subtracts
 the true positives that are filtered as uncertain, and votes are certain nearly everywhere, also where they
 are wrong. The area under the Dice curve, which rises more with predicted probabilities, shows that they are
@@ -307,93 +302,31 @@ def describe_learned(structures: dict[str, Learned]) -> list[str]:
     return [*lines, ""]
 
 
-# ---- organs ------------------------------------------------------------------------------------------------
-
-
-def heads(verb: str, to: Path, names: Sequence[str], sweeps: Sequence[int]) -> None:
-    if verb == "run":
-        for name in names:
-            run_head(name, sweeps)
-        return
-    found = []
-    for folder in sorted(HEADS.glob("head-*")):
-        out = folder / "x".join(map(str, sweeps)) / "result"
-        if (out / "run.json").exists():
-            result = load_result(out)
-            references = dict(true_organs(folder / "simulated" / "truth_labels.nii.gz", result))
-            found.append(compare_organs(result, references, np.random.default_rng(0)))
-            seen = {n: round(o.displacement, 2) for n, o in found[-1].observed.items()}
-            print(folder.name, seen, flush=True)
-    new = calibrate(found, "simulated heads")
-    kept = [e for e in read_calibration(to).entries if e.cases != "simulated heads"] if to.exists() else []
-    write_calibration(to, replace(new, entries=(*kept, *new.entries)))
-
-
-def true_organs(path: Path, result: StoredResult) -> Iterator[tuple[str, Mask]]:
-    """Organs of a simulated head on the voxels of a result."""
-    truth, table = read_nifti(path), result.table
-    for organ in table.organs:
-        if not organ.tumor:
-            there = np.isin(truth.data, [table.indices[table.l(s)] for s in organ.structures])
-            yield organ.name, resample(there.astype(np.float32), truth.grid, result.grid) > 0.5
-
-
-def run_head(name: str, sweeps: Sequence[int]) -> None:
-    """Simulate a head and segment it, unless both are done.
-
-    `name` is the number of a label map, such as "10", or "drawn-3" for the patient of the demo with seed 3.
-    """
-    folder = HEADS / (name if name.startswith("drawn") else f"head-{name}") / "x".join(map(str, sweeps))
-    simulated, out = folder.parent / "simulated", folder / "result"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (simulated / "truth_labels.nii.gz").exists():
-        images, truth = simulate_head(name)
-        simulated.mkdir(exist_ok=True)
-        for contrast, image in images.items():
-            write_nifti(simulated / f"{contrast}.nii.gz", image.data, image.grid)
-        write_nifti(simulated / "truth_tumor.nii.gz", truth.z.astype(np.uint8) + truth.y, truth.grid)
-        write_nifti(simulated / "truth_labels.nii.gz", truth.l, truth.grid)
-    if not (out / "run.json").exists():
-        given = [p for c in CONTRASTS for p in (f"--{c.lower()}", str(simulated / f"{c}.nii.gz"))]
-        begun = ["--resume"] if (folder / ".result.checkpoints").exists() else []
-        settings = folder / "settings.toml"
-        settings.write_text("[gibbs]\nburn_in = {}\nsamples = {}\n".format(*sweeps), encoding="utf-8")
-        command = [sys.executable, "-m", "tumoar", "segment", *given, "-o", str(out), "-q", "--threads", "1"]
-        done = subprocess.run([*command, "--config", str(settings), *begun])
-        print(folder, done.returncode, flush=True)
-
-
-def simulate_head(name: str) -> tuple[dict[str, Image], Truth]:
-    """Images and truth: a label map with a tumor blob, or the patient of the demo."""
-    scans = [Acquisition(c) for c in CONTRASTS]
-    if name.startswith("drawn"):
-        return draw_patient(default_model(), scans, int(name.partition("-")[2]))
-    rng_tumor, rng_scan = np.random.default_rng([34, int(name)]).spawn(2)
-    label_map, source, grid = around_head(*read_head(name, HEADS), margin=10.0, tallest=TALLEST)
-    blob = draw_blob(rng_tumor, core_ml=float(rng_tumor.uniform(5, 40)), spacing=1.0)
-    tumor = draw_place(blob, label_map, LABELS, rng_tumor)
-    return simulate(label_map, grid, tumor, scans, LABELS, rng_scan, source=source)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("verb", choices=("fit", "check", "heads"))
-    parser.add_argument("name", nargs="?", default="default")
+    parser.add_argument("name", nargs="?", default="default", help="of results, or run, fit or check")
     parser.add_argument("--to", type=Path, default=PACKAGED)
     parser.add_argument("--write", type=Path, help="the page to write")
     parser.add_argument("--quick", action="store_true", help="the first patients only")
     parser.add_argument("--heads", nargs="*", default=[], help="numbers of label maps, or drawn-SEED")
-    parser.add_argument("--sweeps", type=int, nargs=2, default=SWEEPS, help="burn-in and samples")
+    parser.add_argument("--sweeps", type=int, nargs=2, help="burn-in and samples")
     options = parser.parse_args()
     if options.verb == "fit":
         fit(options.name, options.to)
     elif options.verb == "check":
         check(options.name, options.write, FEW if options.quick else None)
+    elif options.name == "run":
+        for name in options.heads:
+            organ_intervals.run_head(name, options.sweeps)
+    elif options.name == "fit":
+        organ_intervals.fit(options.to)
+    elif options.name == "check":
+        organ_intervals.check(options.write)
     else:
-        verb = "fit" if options.name == "fit" else "run"
-        heads(verb, options.to, options.heads, options.sweeps)
+        parser.error(f"heads {options.name}: run, fit or check")
 
 
 if __name__ == "__main__":

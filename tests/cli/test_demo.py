@@ -9,6 +9,7 @@ from small_run import CONFIG, MODEL
 
 from tumoar.app import pipeline
 from tumoar.cli import main
+from tumoar.cli.demo import describe_coverage
 from tumoar.placement.affine import AffineResult
 from tumoar.result.folder import read_manifest
 from tumoar.simulate.patient import Truth
@@ -50,6 +51,17 @@ def test_a_demo_says_how_often_the_truth_lies_in_its_interval(tmp_path, capfd):
         rows = [row for row in csv.DictReader(file, delimiter="\t") if float(row["true_cm3"]) > 0]
     covered = sum(row["covered"] == "yes" for row in rows)
     count = f"{covered} of {len(rows)} structures"
-    assert f"the spread of the samples contains the true volume of {count}" in said
+    assert f"intervals contain the true volume of {count}: spread of the samples" in said
     gtv = next(row for row in rows if row["name"] == "GTV")
     assert f"truth {float(gtv['true_cm3']):.2f} cm³ spread of the samples" in said
+
+
+def test_coverage_is_counted_over_all_structures_and_by_kind_of_interval():
+    kinds = ("90 % prediction interval (calibrated on 12 heads)", "spread of the samples")
+    rows = [
+        {"true_cm3": true, "interval": kinds[kind], "covered": covered}
+        for true, kind, covered in ((1, 0, "yes"), (2, 0, "yes"), (3, 0, "no"), (4, 1, "no"), (0, 1, "yes"))
+    ]
+    assert describe_coverage(rows) == (
+        f"intervals contain the true volume of 2 of 4 structures: {kinds[0]} 2 of 3; {kinds[1]} 0 of 1"
+    )

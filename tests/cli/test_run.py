@@ -12,6 +12,7 @@ from small_run import CONFIG, MODEL
 
 from tumoar.app import pipeline as line
 from tumoar.app.ablation import ablate_contrasts
+from tumoar.app.calibrate import conditions_of
 from tumoar.app.machine import limit_threads
 from tumoar.app.pipeline import Given, Progress
 from tumoar.app.publish import Job, execute, summarize
@@ -20,7 +21,7 @@ from tumoar.app.segment import calibration_for
 from tumoar.cli.watch import Watch
 from tumoar.io.calibration import write_calibration
 from tumoar.io.nifti import read_nifti
-from tumoar.model.calibration import Calibration, Entry, digest_conditions
+from tumoar.model.calibration import Calibration, Conditions, Entry, digest_conditions
 from tumoar.model.expert import Learned
 from tumoar.numerics.threads import MOST, use_threads
 from tumoar.placement.affine import AffineResult
@@ -159,15 +160,18 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
         run(tmp_path / "file" / "out")
 
 
-def calibrated(conditions):
-    numbers = Learned(tuple(np.linspace(-0.8, 0.6, 15)), 0.3, 0.2, 5.0)
-    entry = Entry("patients", ("FLAIR", "T1c"), conditions, {"core": numbers, "whole": numbers})
+NUMBERS = Learned(tuple(np.linspace(-0.8, 0.6, 15)), 0.3, 0.2, 5.0)
+
+
+def calibrated(conditions, *names, cases="patients"):
+    entry = Entry(cases, ("FLAIR", "T1c"), conditions, dict.fromkeys(names or ("core", "whole"), NUMBERS))
     return Calibration("2026-01-01", (entry,))
 
 
 def test_a_calibrated_result_says_so_and_is_another_result(tmp_path):
-    watch, holds = Watch(quiet=True), "a" * 64
-    done = run(tmp_path / "out", watch, calibration=calibrated(holds), conditions=holds)
+    watch, holds = Watch(quiet=True), Conditions("a" * 64, "b" * 64)
+    both = calibrated(holds.tumor).entries + calibrated(holds.organs, "Brain", cases="heads").entries
+    done = run(tmp_path / "out", watch, calibration=Calibration("2026-01-01", both), conditions=holds)
     summarize(*done, tmp_path / "out", watch)
     said = "\n".join(watch.lines)
     for name in ("GTV", "whole tumor"):
@@ -175,7 +179,11 @@ def test_a_calibrated_result_says_so_and_is_another_result(tmp_path):
             rf"{name} [\d.]+ cm³ \(outlined\); 90 % prediction interval \(calibrated on 15", said
         )
     assert re.search(r"Edema [\d.]+ cm³ \(outlined\); spread of the samples", said)
-    assert read_manifest(tmp_path / "out")["conditions"] == holds
+    assert re.search(
+        r"Brain [\d.]+ cm³ \(outlined\); 90 % prediction interval \(calibrated on 15 heads\)", said
+    )
+    assert "Brainstem" not in said
+    assert conditions_of(read_manifest(tmp_path / "out")) == holds
     with pytest.raises(IntegrityError, match="E12-B57"):
         run(tmp_path / "out")
 
@@ -184,11 +192,27 @@ def test_a_calibration_must_hold_for_the_run(tmp_path):
     case, names = small_head.case(), [c.name for c in small_head.case().contrasts]
     holds = digest_conditions(MODEL.sha256, CONFIG.model_dump(mode="json"), names)
     request = Request(case=case, calibration=tmp_path / "own.json")
-    write_calibration(tmp_path / "own.json", calibrated(holds))
+    write_calibration(tmp_path / "own.json", calibrated(holds.tumor))
     found, conditions = calibration_for(request, MODEL, CONFIG, case, is_plain=True)
     assert found.find("core", conditions) is not None
+    assert found.find("Brain", conditions) is None  # the file of a clinic has no organs
     for changed, is_plain in ((CONFIG.model_copy(update={"chains": 2}), True), (CONFIG, False)):
         with pytest.raises(UsageError, match="E2-calibration the calibration was made with another model"):
             calibration_for(request, MODEL, changed, case, is_plain=is_plain)
     found, conditions = calibration_for(Request(case=case), MODEL, CONFIG, case, is_plain=True)
     assert found.find("core", conditions) is None
+
+
+def test_organs_stay_calibrated_with_other_numbers_of_sweeps(tmp_path):
+    case, names = small_head.case(), [c.name for c in small_head.case().contrasts]
+    settings = CONFIG.model_dump(mode="json")
+    holds = digest_conditions(MODEL.sha256, settings, names)
+    write_calibration(tmp_path / "own.json", calibrated(holds.organs, "Brain", cases="heads"))
+    request = Request(case=case, calibration=tmp_path / "own.json")
+    sweeps = CONFIG.gibbs.model_copy(update={"burn_in": 3, "samples": 2})
+    fewer = CONFIG.model_copy(update={"gibbs": sweeps})
+    found, conditions = calibration_for(request, MODEL, fewer, case, is_plain=True)
+    assert found.find("Brain", conditions) is not None
+    other = CONFIG.model_copy(update={"gibbs": CONFIG.gibbs.model_copy(update={"nodes_every": 2})})
+    with pytest.raises(UsageError, match="E2-calibration"):
+        calibration_for(request, MODEL, other, case, is_plain=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tumoar.geometry.border import crossings, find_border, omitted
+from tumoar.geometry.border import SOFTNESS, crossings, find_border, omitted
 
 SPACINGS = [(1.0, 1.0, 1.0), (0.8, 0.8, 1.6)]
 
@@ -17,9 +17,15 @@ def ball(radius, spacing=(1.0, 1.0, 1.0), size=70.0, center=None):
     return sum((a - c) ** 2 for a, c in zip(axes, center)) <= radius**2
 
 
-def border_of(mask, votes=None, spacing=(1.0, 1.0, 1.0), domain=None):
+def border_of(mask, votes=None, spacing=(1.0, 1.0, 1.0), domain=None, softness=0.0):
     votes = mask.astype(np.float32) if votes is None else votes
-    return find_border(mask, votes, np.ones_like(mask) if domain is None else domain, spacing)
+    return find_border(mask, votes, np.ones_like(mask) if domain is None else domain, spacing, softness)
+
+
+def tube(radius=1.3, spacing=(1.0, 1.0, 1.0)):
+    """A thin structure that runs obliquely, like an optic nerve."""
+    x, y, z = (a * s for a, s in zip(np.indices((60, 60, 40)), spacing))
+    return ((x - 12 - 0.4 * y) ** 2 + (z - 20 - 3 * np.sin(y / 9)) ** 2 <= radius**2) & (y > 8) & (y < 45)
 
 
 @pytest.mark.parametrize("spacing", SPACINGS)
@@ -65,6 +71,29 @@ def test_the_structure_stays_in_its_domain():
     outside = ~(domain | mask)[border.box]
     assert np.isinf(border.levels[outside]).all()
     assert border.volume(100) == pytest.approx(np.isfinite(border.levels).sum() / 1000)
+
+
+@pytest.mark.parametrize("spacing", SPACINGS)
+def test_soft_levels_let_the_border_of_a_thin_structure_move_in_small_steps(spacing):
+    mask = tube(spacing=spacing)
+    hard, soft = border_of(mask, spacing=spacing), border_of(mask, spacing=spacing, softness=SOFTNESS)
+    for border in (hard, soft):
+        assert border.count(0) == mask.sum()
+        assert np.array_equal(border.levels < 0, mask[border.box])
+    inside = mask[hard.box]
+    same = [np.unique(b.levels[inside], return_counts=True)[1].max() for b in (hard, soft)]
+    assert same[0] > 0.2 * mask.sum()  # they would leave the structure all at once
+    assert same[1] <= 3
+    volumes = [soft.volume(a) for a in np.linspace(-3, 3, 200)]
+    assert (np.diff(volumes) >= 0).all()
+
+
+def test_soft_levels_are_those_of_a_large_structure_but_next_to_its_border():
+    mask = ball(14)
+    hard, soft = border_of(mask).levels, border_of(mask, softness=SOFTNESS).levels
+    far = np.abs(hard) > 1
+    assert np.abs(hard - soft)[far].max() < 0.01
+    assert np.abs(hard - soft).max() < SOFTNESS
 
 
 def test_omitted_parts_do_not_attract_the_border():

@@ -10,7 +10,7 @@ from ball_maps import shifted
 
 from tumoar.numerics import tetra
 from tumoar.numerics.tetra_raster import rasterize
-from tumoar.train.atlas import REACH, AtlasSettings, Level, fit, plan, to_atlas, train
+from tumoar.train.atlas import REACH, AtlasSettings, Level, estimate_probabilities, fit, plan, to_atlas, train
 from tumoar.vocabulary.labels import default_labels
 
 SETTINGS = AtlasSettings(levels=(Level((8.0,), 2), Level((3.0, 4.0, 5.0), 3)), polish=1)
@@ -76,6 +76,21 @@ def test_fit_improves_a_head_that_was_not_seen(run):
 
     assert match(nodes) > match(state.reference)
     assert tetra.volumes(nodes, state.tetrahedra).min() > 0
+
+
+def test_a_head_left_out_leaves_no_trace_in_probabilities_estimated_from_the_others(run):
+    maps, steps = run
+    state, K = steps[-1][0], steps[-1][0].alpha.shape[1]
+    alone = maps.copy()
+    alone[2][maps[2] == 4] = 5  # a label that only the last head has
+    of_two, of_all = (
+        estimate_probabilities(state.positions[:n], state.tetrahedra, alone[:n], K, SETTINGS, 6)[0]
+        for n in (2, 3)
+    )
+    assert of_all[:, 5].max() > 0.2
+    assert (of_two[:, 5] <= of_two.min(1) + 1e-7).all()  # kappa, as for every label that is not there
+    assert of_two[:, 5].min() < 0.01
+    np.testing.assert_allclose(of_two.sum(1), 1, atol=1e-5)
 
 
 def test_untrained_label_is_added_in_the_brain_only_or_everywhere(run):

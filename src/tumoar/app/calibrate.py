@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.geometry.border import find_border
-from tumoar.model.calibration import Calibration, Entry, digest_conditions
+from tumoar.model.calibration import Calibration, Conditions, Entry, digest_conditions
 from tumoar.model.conformal import SHARES, least_cases
 from tumoar.model.expert import Observed, learn, observe
+from tumoar.result.prediction import organ_border
 from tumoar.result.stored import Stored
-from tumoar.result.stored_tumor import tumor_of_stored
+from tumoar.result.stored_predictions import tumor_of_stored
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import UsageError
 
@@ -27,10 +27,10 @@ PATIENTS = "patients"
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """A result compared with its reference: what it says about core and whole tumor.
+    """A result compared with its reference: what it says about parts of tumor, or about organs.
 
-    `omitted` and `confirmed` count the parts that the outline omits, and those of them that the reference
-    contains for the most part.
+    `conditions` are those under which its numbers hold. `omitted` and `confirmed` count the parts that the
+    outline omits, and those of them that the reference contains for the most part.
     """
 
     conditions: str
@@ -40,14 +40,17 @@ class Compared:
     confirmed: int = 0
 
 
-def conditions_of(manifest: Mapping[str, Any]) -> str:
+def conditions_of(manifest: Mapping[str, Any]) -> Conditions:
     """Conditions of a stored result.
 
-    Earlier versions stored the exponent only as estimated, and had fewer settings, which now have defaults
-    that keep what they did.
+    Earlier versions stored those of tumor alone; before that, the exponent only as estimated, and fewer
+    settings, which now have defaults that keep what they did.
     """
-    if "conditions" in manifest:
-        return str(manifest["conditions"])
+    stored = manifest.get("conditions")
+    if isinstance(stored, Mapping):
+        return Conditions(str(stored.get("tumor", "")), str(stored.get("organs", "")))
+    if stored is not None:
+        return Conditions(str(stored))
     stored = dict(manifest["config"])
     stored["gibbs"] = {**stored["gibbs"], "tau": "images"}
     settings = Config.model_validate_json(json.dumps(stored)).model_dump(mode="json")
@@ -75,7 +78,7 @@ def compare_tumor(result: Stored, core: Mask, whole: Mask, rng: np.random.Genera
     sizes = np.bincount(parts.ravel())[1:]
     inside = np.bincount(parts[whole], minlength=len(sizes) + 1)[1:]
     return Compared(
-        conditions_of(result.manifest),
+        conditions_of(result.manifest).tumor,
         contrasts_of(result.manifest),
         observed,
         len(sizes),
@@ -84,16 +87,15 @@ def compare_tumor(result: Stored, core: Mask, whole: Mask, rng: np.random.Genera
 
 
 def compare_organs(result: Stored, references: Mapping[str, Mask], rng: np.random.Generator) -> Compared:
-    """Compare organs with references on the voxels of a result, in which no tumor hides them."""
+    """Compare organs with references on the voxels of a result; both include what lies under tumor."""
     observed = {}
     for name, reference in references.items():
         outline = result.mask(name)
         if outline.any() and reference.any():
             votes = np.asarray(result.probability(name), np.float32)
-            spacing = [float(s) for s in result.grid.spacing]
-            border = find_border(outline, votes, np.ones_like(outline), spacing)
-            observed[name] = observe(border, reference, rng)
-    return Compared(conditions_of(result.manifest), contrasts_of(result.manifest), observed)
+            i, j, k = map(float, result.grid.spacing)
+            observed[name] = observe(organ_border(outline, votes, (i, j, k)), reference, rng)
+    return Compared(conditions_of(result.manifest).organs, contrasts_of(result.manifest), observed)
 
 
 def calibrate(compared: Sequence[Compared], cases: str = PATIENTS) -> Calibration:

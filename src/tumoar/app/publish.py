@@ -9,7 +9,7 @@ import platform
 import resource
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,7 @@ from tumoar.io.manifest import remove_leftovers
 from tumoar.io.manifest_schema import RESULT
 from tumoar.io.outputs import require_empty, require_place
 from tumoar.io.rois import look_of_target
-from tumoar.model.calibration import NOTHING, Calibration
+from tumoar.model.calibration import NOTHING, NOWHERE, Calibration, Conditions
 from tumoar.model.generative import Model
 from tumoar.report import add_targets, render, report_data
 from tumoar.result.checks import review
@@ -64,7 +64,7 @@ class Job:
     keep_face: bool = False  # in the images of the report
     case_name: CaseName = field(default_factory=CaseName, repr=False)  # in the report only
     calibration: Calibration = NOTHING
-    conditions: str = ""  # of the result, for a calibration
+    conditions: Conditions = NOWHERE  # of the result, for a calibration
 
 
 def execute(
@@ -215,7 +215,7 @@ def describe(
         "skull_stripped": case.skull_stripped,
         "model": dict(model_sha256),
         "config": result.config.model_dump(mode="json"),
-        "conditions": job.conditions,
+        "conditions": asdict(job.conditions),
         "seed": result.seed,
         "placement": {k: round(float(v), 4) for k, v in result.placement.quality.items()},
         "seconds": {k: round(v, 1) for k, v in result.seconds.items()},
@@ -227,12 +227,14 @@ def describe(
 
 
 def summarize(result: Segmentation, notes: Sequence[Note], out: Path, watch: Watch) -> None:
-    """Report tumor volumes, notes and status at the end of a run."""
+    """Report volumes of tumor and of calibrated organs, notes and status at the end of a run."""
     manifest = read_manifest(out)
     rows = {row["name"]: row for row in manifest["volumes"]}
     if manifest.get("whole_tumor"):
         rows[WHOLE_ROW] = manifest["whole_tumor"]
-    for name in ("Cavity", "GTV_residual", "GTV", "Edema", WHOLE_ROW) if result.config.tumor else ():
+    tumor = ("Cavity", "GTV_residual", "GTV", "Edema", WHOLE_ROW)
+    organs = [name for name, row in rows.items() if name not in tumor and row["calibrated_on"]]
+    for name in (*(tumor if result.config.tumor else ()), *organs):
         if name in rows:
             watch.say(f"{name} {describe_volume(volume_of(rows[name]))}")
     for note in notes:

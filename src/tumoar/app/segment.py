@@ -28,7 +28,7 @@ from tumoar.io.images import is_series, read_image, read_scans, series_at
 from tumoar.io.models import default_model, load_model
 from tumoar.io.nifti_header import Form
 from tumoar.io.outputs import require_place
-from tumoar.model.calibration import Calibration, digest_conditions
+from tumoar.model.calibration import NOWHERE, Calibration, Conditions, digest_conditions
 from tumoar.model.generative import Model
 from tumoar.numerics.threads import use_threads
 from tumoar.preprocess.case import build_case
@@ -170,7 +170,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
 
 def calibration_for(
     request: Request, model: Model, config: Config, case: Case, *, is_plain: bool
-) -> tuple[Calibration, str]:
+) -> tuple[Calibration, Conditions]:
     """The calibration of a run, and the conditions under which it must hold.
 
     None holds if the tumor is given, or voxels are excluded. A requested calibration must hold.
@@ -178,11 +178,11 @@ def calibration_for(
     names = [contrast.name for contrast in case.contrasts]
     is_plain &= case.excluded is None
     settings = config.model_dump(mode="json")
-    conditions = digest_conditions(model.sha256, settings, names) if is_plain else ""
+    conditions = digest_conditions(model.sha256, settings, names) if is_plain else NOWHERE
     if request.calibration is None:
         return default_calibration(), conditions
     found = read_calibration(request.calibration)
-    if not any(entry.conditions == conditions for entry in found.entries):
+    if not any(found.find(name, conditions) for entry in found.entries for name in entry.structures):
         theirs = sorted({"+".join(entry.contrasts) for entry in found.entries})
         raise UsageError(
             "calibration",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tumoar.result.segmentation import Segmentation
     from tumoar.simulate import Truth
 
-CONTRASTS = ("T1c", "FLAIR", "T2")
+CONTRASTS = ("T1", "T1c", "T2", "FLAIR")
 
 
 def demo(
@@ -113,11 +113,12 @@ def describe_row(row: Mapping[str, Any]) -> str:
 
 
 def describe_coverage(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many of the structures that exist have their true volume in their interval."""
+    """How many of the structures that exist have their true volume in their interval, by kind of interval."""
     there = [row for row in rows if row["true_cm3"] > 0]
-    texts = []
-    for what in dict.fromkeys(row["interval"] for row in there):
-        alike = [row for row in there if row["interval"] == what]
-        covered = sum(row["covered"] == "yes" for row in alike)
-        texts.append(f"the {what} contains the true volume of {covered} of {len(alike)} structures")
-    return "; ".join(texts)
+
+    def count(alike: Sequence[Mapping[str, Any]]) -> str:
+        return f"{sum(row['covered'] == 'yes' for row in alike)} of {len(alike)}"
+
+    kinds = dict.fromkeys(row["interval"] for row in there)
+    texts = [f"{kind} {count([row for row in there if row['interval'] == kind])}" for kind in kinds]
+    return f"intervals contain the true volume of {count(there)} structures: {'; '.join(texts)}"

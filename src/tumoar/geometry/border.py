@@ -29,6 +29,8 @@ SMOOTHING = 1.0
 """Standard deviation, mm, of the Gaussian that removes the steps of voxels from distances."""
 LEAST = 1e-3
 """Millimeters between the outline and a voxel on either side, at least."""
+SOFTNESS = 0.25
+"""Millimeters from the border within which the levels of thin structures are bent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +75,14 @@ class Border:
         return float((levels[at - 1] + above) / 2)
 
 
-def find_border(outline: Mask, votes: Field, domain: Mask, spacing: Sequence[float]) -> Border:
+def find_border(
+    outline: Mask, votes: Field, domain: Mask, spacing: Sequence[float], softness: float = 0.0
+) -> Border:
     """Levels around a non-empty outline; the structure lies in `domain`, or in the outline.
 
-    Voted parts that the outline omits do not count as votes.
+    Voted parts that the outline omits do not count as votes. Smoothing moves the border of a thin structure
+    inward; levels on the wrong side are moved back. Without `softness`, mm, all of them become the smallest
+    possible level; with it, they keep their order, so that the border of a thin structure can move.
     """
     box = box_around(outline, spacing)
     outline, votes, domain = outline[box], votes[box], domain[box]
@@ -86,10 +92,18 @@ def find_border(outline: Mask, votes: Field, domain: Mask, spacing: Sequence[flo
     distances = [_distance(mask, spacing) for mask in nested if mask.any()]
     mean = np.sum(distances, axis=0) / np.float32(len(distances))
     smooth = ndi.gaussian_filter(mean, SMOOTHING / np.asarray(spacing), mode="nearest", truncate=3)
-    levels = np.where(outline, np.minimum(smooth, -LEAST), np.maximum(smooth, LEAST)).astype(np.float32)
+    levels = np.where(outline, -_positive(-smooth, softness), _positive(smooth, softness)).astype(np.float32)
     levels[~(domain | outline)] = np.inf
     i, j, k = map(float, spacing)
     return Border(levels, box, (i, j, k))
+
+
+def _positive(levels: Field, softness: float) -> Field:
+    """Levels of at least `LEAST`: softness · log(1 + exp(level / softness)), or the larger of the two."""
+    if not softness:
+        return np.maximum(levels, LEAST)
+    soft = np.float32(softness)
+    return LEAST + soft * np.logaddexp(np.float32(0), levels / soft)
 
 
 def omitted(outline: Mask, votes: Field) -> Mask:

@@ -30,7 +30,7 @@ from tumoar.result.masks import label_table
 from tumoar.result.native import HALF, deliver_sample
 from tumoar.result.segmentation import organ_mask
 from tumoar.result.stored import Stored
-from tumoar.result.stored_tumor import draw_gtv
+from tumoar.result.stored_predictions import draw_structure
 from tumoar.vocabulary.aliases import canonical_name, rename
 from tumoar.vocabulary.config import VoteRule
 from tumoar.vocabulary.errors import GeometryError, UnreadableFileError
@@ -174,20 +174,21 @@ def _of_result(
 def _measure_drawn(
     out: Path, manifest: Mapping[str, Any], names: Sequence[str], dose: Image
 ) -> dict[str, tuple[tuple[Dvh, ...], str]]:
-    """Histograms of the GTV as experts may draw it, and on what it was calibrated, if it was."""
+    """Histograms of structures as experts may draw them, and on what they were calibrated, if they were."""
     result = Stored(out, dict(manifest))
-    gtv = next((organ.name for organ in result.table.organs if organ.kind == "GTV"), None)
-    found = draw_gtv(result, DRAWN) if gtv in names else None
-    if gtv is None or found is None:
-        return {}
-    calibrated_on, masks = found
+    organs = {organ.name for organ in result.table.organs}
+    found = {name: draw_structure(result, name, DRAWN) for name in names if name in organs}
 
     def curve(mask: Mask) -> Dvh:
         box = ndi.find_objects(mask.astype(np.uint8))[0] if mask.any() else (slice(0, 1),) * 3
         grid = _part(result.grid, box)
         return thin_dvh(dvh(cut_mask(Image(mask[box].astype(np.uint8), grid)), dose))
 
-    return {gtv: (tuple(curve(mask) for mask in masks), calibrated_on)}
+    return {
+        name: (tuple(curve(mask) for mask in drawn[1]), drawn[0])
+        for name, drawn in found.items()
+        if drawn is not None
+    }
 
 
 def _measure_samples(

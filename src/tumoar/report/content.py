@@ -84,7 +84,7 @@ def report_data(
         "convergence": _convergence(result),
         "pictures": pictures(by_name, result.labels, legend, center(result), lines),
         "entropy": map_pictures(next(iter(by_name.values())), entropy_bytes(result)[0], center(result)),
-        "bands": band_pictures(result, images, _shown_first(result.case)),
+        "bands": band_pictures(result, images, _shown_first(result.case), _written(result, manifest)),
         "shown_first": _shown_first(result.case),
         "dose": [dict(curve) for curve in manifest.get("dose", ())],
         "limits": [dict(row) for row in manifest.get("limits", ())],
@@ -144,6 +144,12 @@ def _legend(result: Segmentation) -> list[dict[str, Any]]:
         for index, name, color, shown in rows
         if counts[index]
     ]
+
+
+def _written(result: Segmentation, manifest: Mapping[str, Any]) -> list[str]:
+    """Names of the structures that were written."""
+    rows = manifest.get("volumes") or [{"name": organ.name} for organ in result.table.organs]
+    return [str(row["name"]) for row in rows]
 
 
 def _volumes(result: Segmentation, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:

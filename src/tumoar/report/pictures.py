@@ -102,9 +102,9 @@ def png(pixels: Array) -> str:
     return b64encode(out.getvalue()).decode("ascii")
 
 
-def zoomed(image: Array) -> Array:
+def zoomed(image: Array, zoom: int = ZOOM) -> Array:
     """Several pixels per voxel."""
-    return image.repeat(ZOOM, 0).repeat(ZOOM, 1)
+    return image.repeat(zoom, 0).repeat(zoom, 1)
 
 
 def _colors(shown: Sequence[Mapping[str, Any]]) -> Array:

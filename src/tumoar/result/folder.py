@@ -30,7 +30,7 @@ from tumoar.numerics.threads import map_threads
 from tumoar.preprocess.case import resample_to_input
 from tumoar.result.native import Delivered, deliver, deliver_compartments, remove_small_parts, same_space
 from tumoar.result.parts import describe_gtv
-from tumoar.result.prediction import describe_interval
+from tumoar.result.prediction import Prediction, describe_interval
 from tumoar.result.segmentation import Segmentation, Volume, exclusive, organ_mask, scale_volume
 from tumoar.vocabulary.errors import IntegrityError
 from tumoar.vocabulary.labels import LabelTable, Organ, Structure, TumorClass
@@ -104,12 +104,23 @@ def write_result(
             "whole_tumor": whole_tumor,
             "prediction": {
                 name: {**learned_to_row(p.learned), "calibrated_on": p.calibrated_on, "chance": p.chance}
-                for name, p in result.tumor_predictions.items()
+                for name, p in (*result.tumor_predictions.items(), *_organ_predictions(result, options))
             },
         }
         (work / REPORT).write_text(report(whole), encoding="utf-8")
         write_manifest(work, whole)
     return notes
+
+
+def _organ_predictions(result: Segmentation, options: Options) -> Iterator[tuple[str, Prediction]]:
+    for organ in _wanted(result, options):
+        predicted = result.prediction(organ.name)
+        if predicted is not None and not organ.tumor:
+            yield organ.name, predicted
+
+
+def _wanted(result: Segmentation, options: Options) -> list[Organ]:
+    return [o for o in result.table.organs if not options.organs or o.name in options.organs]
 
 
 def _note_emptied(rows: Iterable[Mapping[str, Any]], least_cm3: float) -> Iterator[Note]:
@@ -154,13 +165,12 @@ def _write_images(
     work: Path, result: Segmentation, options: Options
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """Write all images; return the rows of volumes.tsv, and that of the whole tumor."""
-    case = result.case
+    case, wanted = result.case, _wanted(result, options)
     for folder in ("structures", "probabilities", "native"):
         (work / folder).mkdir()
-    if result.tumor_predictions or any(result.prediction(o.name) for o in result.table.organs):
+    if result.tumor_predictions or any(result.prediction(o.name) for o in wanted):
         (work / PREDICTED).mkdir()
     main = deliver(result, case.reference)
-    wanted = [o for o in result.table.organs if not options.organs or o.name in options.organs]
     tasks: list[Callable[[], Any]] = [partial(_write_maps, work, result, main)]
     tasks += [partial(_write_organ, work, result, main, organ, options.least_cm3) for organ in wanted]
     _, *rows = map_threads(lambda task: task(), tasks)

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.geometry.border import Border, box_around, find_border
-from tumoar.model.calibration import Calibration
+from tumoar.geometry.border import SOFTNESS, Border, box_around, find_border
+from tumoar.model.calibration import CORE, WHOLE_TUMOR, Calibration, Conditions
 from tumoar.model.expert import Learned, Part, chance_inside, draw
 from tumoar.result.tumor import Tumor
 
 Field = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 
-CORE, WHOLE_TUMOR = "core", "whole"
-"""Names of the parts of tumor in a calibration."""
 BANDS = {0.5: (0.25, 0.75), 0.9: (0.05, 0.95)}
 """Probabilities between which the border of an expert lies, by the share of experts."""
 SPREAD = "spread of the samples"
@@ -66,7 +64,7 @@ def describe_interval(calibrated_on: str, share: float = 0.9) -> str:
     return f"{100 * share:.0f} % prediction interval (calibrated on {calibrated_on})"
 
 
-def predict_tumor(tumor: Tumor, calibration: Calibration, conditions: str) -> dict[str, Prediction]:
+def predict_tumor(tumor: Tumor, calibration: Calibration, conditions: Conditions) -> dict[str, Prediction]:
     """Predict core and whole tumor, as far as they are outlined and calibrated."""
     found = {}
     for name in (CORE, WHOLE_TUMOR):
@@ -81,20 +79,25 @@ def predict_tumor(tumor: Tumor, calibration: Calibration, conditions: str) -> di
     return found
 
 
+def organ_border(outline: Mask, votes: Field, spacing: tuple[float, float, float]) -> Border:
+    """Border of a non-empty organ, which may lie anywhere and be thin."""
+    return find_border(outline, votes, np.ones_like(outline), spacing, SOFTNESS)
+
+
 def predict_organ(
     name: str,
     outline: Mask,
     votes: Field,
     spacing: tuple[float, float, float],
     calibration: Calibration,
-    conditions: str,
+    conditions: Conditions,
 ) -> Prediction | None:
     """Predict an organ, if it is outlined and calibrated."""
     entry = calibration.find(name, conditions)
     if entry is None or not outline.any():
         return None
     learned = entry.structures[name]
-    border = find_border(outline, votes, np.ones_like(outline), spacing)
+    border = organ_border(outline, votes, spacing)
     return Prediction(border, learned, f"{len(learned.displacements)} {entry.cases}", outline.shape)
 
 

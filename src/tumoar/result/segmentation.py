@@ -19,15 +19,13 @@ from tumoar.inference.gem import Fit
 from tumoar.inference.gibbs import SweepInfo
 from tumoar.inference.tally import Tally, Votes, pool_tallies
 from tumoar.model.bias import field as bias_field
-from tumoar.model.calibration import NOTHING, Calibration
+from tumoar.model.calibration import CORE, NOTHING, NOWHERE, WHOLE_TUMOR, Calibration, Conditions
 from tumoar.model.compartments import Compartments, find_compartments
 from tumoar.model.conformal import SHARES
 from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult
 from tumoar.result.parts import WHOLE, find_closed, find_islands
 from tumoar.result.prediction import (
-    CORE,
-    WHOLE_TUMOR,
     Prediction,
     describe_interval,
     predict_organ,
@@ -124,7 +122,7 @@ class Segmentation:
     seed: int
     seconds: Mapping[str, float]
     calibration: Calibration = NOTHING
-    conditions: str = ""  # for which a calibration must hold
+    conditions: Conditions = NOWHERE  # for which a calibration must hold
 
     @cached_property
     def tally(self) -> Tally:

@@ -201,9 +201,9 @@ def _begin_level(
         for s, old in enumerate(state.positions):
             shift = _displacement_at(reference, state, old, shape) * free
             positions[s] = _unfold(reference, tetrahedra, shift)
-    K = len(names)
-    flat = np.full((len(reference), K), 1 / K, np.float32)
-    alpha, data = _update_probabilities(positions, tetrahedra, flat, maps, settings, settings.first_em_passes)
+    alpha, data = estimate_probabilities(
+        positions, tetrahedra, maps, len(names), settings, settings.first_em_passes
+    )
     return replace(
         state, reference=reference, tetrahedra=tetrahedra, positions=positions, alpha=alpha, data=data
     )
@@ -283,6 +283,14 @@ def _fit_reference(state: AtlasState, positions: Nodes, shape: mesh.Shape, setti
     evaluations = settings.reference_evaluations
     moved = minimize(cost, state.reference, diagonal, tetrahedra, evaluations, radius=0.5).nodes
     return mesh.limit_distortion(state.reference, moved, tetrahedra, settings.min_quality)
+
+
+def estimate_probabilities(
+    positions: Nodes, tetrahedra: Tetrahedra, maps: Maps, K: int, settings: AtlasSettings, passes: int
+) -> tuple[Alpha, float]:
+    """EM for the node probabilities from equal ones; returns them and the cost before the last step."""
+    flat = np.full((positions.shape[1], K), 1 / K, np.float32)
+    return _update_probabilities(positions, tetrahedra, flat, maps, settings, passes)
 
 
 def _update_probabilities(

@@ -9,8 +9,9 @@ import pytest
 import small_head
 from small_run import CONFIG, MODEL, Memory
 
+from tumoar.app import pipeline
 from tumoar.app.pipeline import segment
-from tumoar.model import joint
+from tumoar.model import joint, tumor_means
 from tumoar.model.cavity import RARE, open_atlas
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import build_mean_constraints
@@ -155,13 +156,17 @@ def after_surgery():
     return D.astype(np.float32), cavity, y == 1
 
 
-@pytest.fixture(scope="module")
-def opened():
-    D, cavity, core = after_surgery()
+def case_of(D):
     case = small_head.case()
     contrasts = tuple(find_contrast(n) for n in ("T1", "T1c", "T2", "FLAIR"))
     inputs = tuple(replace(case.inputs[0], name=c.name) for c in contrasts)
-    case = replace(case, D=D, contrasts=contrasts, inputs=inputs)
+    return replace(case, D=D, contrasts=contrasts, inputs=inputs)
+
+
+@pytest.fixture(scope="module")
+def opened():
+    D, cavity, core = after_surgery()
+    case = case_of(D)
     config = CONFIG.model_copy(update={"postop": True, "least_tumor": 0.0})
     return segment(case, MODEL, config, seed=0, keeper=Memory(), keeps_samples=True), cavity, core
 
@@ -190,6 +195,32 @@ def test_volumes_fractions_and_masks_of_a_cavity_agree(opened):
         inside = sample.l == table.cavity
         assert (sample.z[inside] == 1).all()
         assert (sample.y[inside] == 1).all()
+
+
+def test_without_the_option_the_model_knows_no_cavity(monkeypatch):
+    """The same bits as from contrasts without a word on cavities, in a program that cannot open an atlas."""
+
+    def refuse(*given, **named):
+        raise AssertionError("opened")
+
+    for module, name in ((pipeline, "open_atlas"), (tumor_means, "_tie_cavity")):
+        monkeypatch.setattr(module, name, refuse)
+    case = case_of(after_surgery()[0])
+    plain = [
+        replace(c, constraints=tuple(row for row in c.constraints if row.gmm != "cavity"))
+        for c in case.contrasts
+    ]
+    assert any(len(a.constraints) < len(b.constraints) for a, b in zip(plain, case.contrasts))
+    ours, theirs = (
+        segment(replace(case, contrasts=tuple(given)), MODEL, CONFIG, seed=0, keeper=Memory())
+        for given in (case.contrasts, plain)
+    )
+    assert ours.table.cavity is None
+    assert [ours.table.organs, ours.table.states] == [theirs.table.organs, theirs.table.states]
+    for name in ("l", "z", "y"):
+        assert np.array_equal(getattr(ours.votes, name), getattr(theirs.votes, name))
+    for name in ("gamma", "mu", "Sigma", "C"):
+        assert np.array_equal(getattr(ours.theta, name), getattr(theirs.theta, name))
 
 
 def test_what_is_noted(opened):

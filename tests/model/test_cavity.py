@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small_head
+import small_surgery
 from small_run import CONFIG, MODEL, Memory
 
 from tumoar.app import pipeline
@@ -134,39 +135,10 @@ def test_draws_have_the_frequencies_of_the_model():
     assert set(zip(*(v.ravel().tolist() for v in (drawn.l, drawn.z, drawn.y)))) <= allowed
 
 
-def after_surgery():
-    """The small head with most of its core removed, from the surface; in T1, T1c, T2 and FLAIR."""
-    l, z, y = small_head.truth()
-    points = np.stack(np.indices(l.shape), -1)
-    tissue = LABELS.in_brain[l] & (l != LABELS.l("CSF"))
-    cavity = (np.linalg.norm(points - [37.0, 25, 26], axis=-1) < 8) & tissue & (points[..., 0] > 31)
-    y = np.where(cavity, 0, y)
-    x = LABELS.x_of_l[l]
-    x[z == 1], x[y == 1] = LABELS.edema, LABELS.core
-    means = {
-        "background": (1, 1, 1, 1), "GWM": (6.2, 6.0, 5.0, 5.5), "GGM": (5.8, 5.6, 5.3, 5.8),
-        "CSF": (4.8, 4.8, 6.3, 4.6), "edema": (5.9, 5.7, 5.8, 6.5), "core": (5.8, 6.9, 5.9, 6.3),
-    }  # fmt: skip
-    mean = np.zeros((LABELS.X, 4))
-    for name, value in means.items():
-        mean[LABELS.x_named(name)] = value
-    D = mean[x]
-    D[cavity] = (4.9, 4.9, 6.2, 4.9)
-    D = np.moveaxis(D + small_head.SD * np.random.default_rng(0).standard_normal(D.shape), -1, 0)
-    return D.astype(np.float32), cavity, y == 1
-
-
-def case_of(D):
-    case = small_head.case()
-    contrasts = tuple(find_contrast(n) for n in ("T1", "T1c", "T2", "FLAIR"))
-    inputs = tuple(replace(case.inputs[0], name=c.name) for c in contrasts)
-    return replace(case, D=D, contrasts=contrasts, inputs=inputs)
-
-
 @pytest.fixture(scope="module")
 def opened():
-    D, cavity, core = after_surgery()
-    case = case_of(D)
+    D, cavity, core = small_surgery.remove_core()
+    case = small_surgery.case_of(D)
     config = CONFIG.model_copy(update={"postop": True, "least_tumor": 0.0})
     return segment(case, MODEL, config, seed=0, keeper=Memory(), keeps_samples=True), cavity, core
 
@@ -205,7 +177,7 @@ def test_without_the_option_the_model_knows_no_cavity(monkeypatch):
 
     for module, name in ((pipeline, "open_atlas"), (tumor_means, "_tie_cavity")):
         monkeypatch.setattr(module, name, refuse)
-    case = case_of(after_surgery()[0])
+    case = small_surgery.case_of(small_surgery.remove_core()[0])
     plain = [
         replace(c, constraints=tuple(row for row in c.constraints if row.gmm != "cavity"))
         for c in case.contrasts

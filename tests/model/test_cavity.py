@@ -17,6 +17,8 @@ from tumoar.model.cavity import RARE, open_atlas
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import build_mean_constraints
 from tumoar.numerics.voxels import WITH_DATA
+from tumoar.result import cavity as result_cavity
+from tumoar.result.cavity import find_fluid, review_cavity
 from tumoar.result.checks import review
 from tumoar.result.native import deliver
 from tumoar.result.scores import compare_organs
@@ -169,30 +171,56 @@ def test_volumes_fractions_and_masks_of_a_cavity_agree(opened):
         assert (sample.y[inside] == 1).all()
 
 
-def test_without_the_option_the_model_knows_no_cavity(monkeypatch):
-    """The same bits as from contrasts without a word on cavities, in a program that cannot open an atlas."""
+@pytest.fixture(scope="module")
+def plain():
+    """The same patient without the option, in a program that cannot open an atlas."""
 
     def refuse(*given, **named):
         raise AssertionError("opened")
 
-    for module, name in ((pipeline, "open_atlas"), (tumor_means, "_tie_cavity")):
-        monkeypatch.setattr(module, name, refuse)
-    case = small_surgery.case_of(small_surgery.remove_core()[0])
-    plain = [
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((pipeline, "open_atlas"), (tumor_means, "_tie_cavity")):
+            patch.setattr(module, name, refuse)
+        case = small_surgery.case_of(small_surgery.remove_core()[0])
+        return segment(case, MODEL, CONFIG, seed=0, keeper=Memory())
+
+
+def test_without_the_option_the_model_knows_no_cavity(plain):
+    """The same bits as from contrasts without a word on cavities."""
+    known = tuple(
         replace(c, constraints=tuple(row for row in c.constraints if row.gmm != "cavity"))
-        for c in case.contrasts
-    ]
-    assert any(len(a.constraints) < len(b.constraints) for a, b in zip(plain, case.contrasts))
-    ours, theirs = (
-        segment(replace(case, contrasts=tuple(given)), MODEL, CONFIG, seed=0, keeper=Memory())
-        for given in (case.contrasts, plain)
+        for c in plain.case.contrasts
     )
-    assert ours.table.cavity is None
-    assert [ours.table.organs, ours.table.states] == [theirs.table.organs, theirs.table.states]
+    assert any(len(a.constraints) < len(b.constraints) for a, b in zip(known, plain.case.contrasts))
+    case = replace(plain.case, contrasts=known)
+    other = segment(case, MODEL, CONFIG, seed=0, keeper=Memory())
+    assert plain.table.cavity is None
+    assert [plain.table.organs, plain.table.states] == [other.table.organs, other.table.states]
     for name in ("l", "z", "y"):
-        assert np.array_equal(getattr(ours.votes, name), getattr(theirs.votes, name))
+        assert np.array_equal(getattr(plain.votes, name), getattr(other.votes, name))
     for name in ("gamma", "mu", "Sigma", "C"):
-        assert np.array_equal(getattr(ours.theta, name), getattr(theirs.theta, name))
+        assert np.array_equal(getattr(plain.theta, name), getattr(other.theta, name))
+
+
+def test_the_option_is_suggested_for_fluid_but_not_for_necrosis(plain, monkeypatch):
+    """Necrosis is as dark in T1 and as bright in T2 as fluid, but not dark in FLAIR."""
+    _, cavity, _ = small_surgery.remove_core()
+    expected = small_head.truth()[0] == LABELS.l("CSF")
+    monkeypatch.setattr(result_cavity, "_expects_fluid", lambda result: expected)
+    monkeypatch.setattr(result_cavity, "SUGGESTED", 0.3)  # the small head has a small tumor
+    monkeypatch.setattr(result_cavity, "RIM", 0.05)  # on one side of the cavity
+    (note,) = review_cavity(plain)
+    assert (note.id, note.level, note.action) == ("postop", "review", "use --postop after surgery")
+    assert "cm³ of fluid with an enhancing rim" in note.text
+    fluid = find_fluid(plain)
+    assert (fluid & cavity).sum() > 0.9 * cavity.sum()
+    case = plain.case
+    D = case.D.copy()
+    D[[c.name for c in case.contrasts].index("FLAIR"), cavity] += 1.0
+    assert review_cavity(replace(plain, case=replace(case, D=D))) == []
+    few = [n for n, c in enumerate(case.contrasts) if c.name != "FLAIR"]
+    less = replace(case, D=case.D[few], contrasts=tuple(case.contrasts[n] for n in few))
+    assert review_cavity(replace(plain, case=less)) == []
 
 
 def test_what_is_noted(opened):

@@ -223,7 +223,16 @@ def test_the_option_is_suggested_for_fluid_but_not_for_necrosis(plain, monkeypat
     assert review_cavity(replace(plain, case=less)) == []
 
 
-def test_what_is_noted(opened):
+def test_what_is_noted(opened, monkeypatch):
+    """What is left of the core is less than measurable, and a shell of 7 mm around half of the cavity."""
     found, *_ = opened
-    text = " ".join(str(note) for note in review(found))
-    assert "resection cavity" in text or "residual" in text
+    notes = {note.where: note for note in review(found) if note.id == "residual"}
+    assert notes["GTV_residual"].level == "info"
+    assert notes["GTV_residual"].text.startswith("no residual enhancement found (")
+    monkeypatch.setattr(result_cavity, "LEAST_CORE", 0.1)
+    assert not any(note.id == "residual" for note in review_cavity(found))
+    monkeypatch.setattr(result_cavity, "LINEAR", 8.0)
+    (note,) = (note for note in review_cavity(found) if note.id == "residual")
+    assert note.level == "review"
+    assert note.text.endswith("cm³ is thinner than 8 mm and follows the wall of the cavity")
+    assert note.action == "it may be due to surgery: check it"

@@ -210,9 +210,49 @@ def draw(job: Patient) -> None:
     plt.close(figure)
 
 
-def write_page(rows: list[dict]) -> str:
-    """The tables of results."""
+PAGE = """\
+# After surgery
+
+Written by `python research/cavity.py`. Simulated patients: heads that did not train the atlas, tumors drawn
+by `draw_blob` (no shape prior), skull-stripped, T1, T1c, T2 and FLAIR at 1 mm. `way` is how the tumor was
+removed (`src/tumoar/simulate/surgery.py`): `gross` has an enhancing wall of 1.5 mm that is not tumor, `surface`
+has air in the cavity, `blood` old blood; `before` is the patient before surgery. `class` is `--postop`.
+Columns are Dice; `organs` is the mean of brainstem, hippocampi and chiasm; volumes are found / true; seconds
+are of one core, without a placement and fit that were kept.
+"""
+
+
+def real_patients() -> list[str]:
+    """Patients before surgery, with `--postop` (`patients.py run postop`) and without (patients.md)."""
+    from patients import RESULTS as RUNS
+    from patients import scores
+
+    found = scores("postop") if (RUNS / "postop").exists() else {}
+    page = (PROJECT / "research" / "results" / "patients.md").read_text(encoding="utf-8")
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if "|" in line]
+    default = {row[0]: row for row in table}
+    names = table[0]
     lines = [
+        "| patient | cavity, cm³ | GTV, default | GTV, class | whole, default | whole, class |",
+        "|" + "---|" * 6,
+    ]
+    for name, row in found.items():
+        volumes = (RUNS / "postop" / name / "volumes.tsv").read_text(encoding="utf-8").splitlines()
+        head = volumes[0].split("\t")
+        known = {line.split("\t")[0]: dict(zip(head, line.split("\t"))) for line in volumes[1:]}
+        cavity = float(known["Cavity"]["outlined_cm3"])
+        cells = [f"{cavity:.2f}"]
+        for key in ("gtv_dice", "whole_dice"):
+            cells += [default[name][names.index(key)], f"{row[key]:.3f}"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines if found else []
+
+
+def write_page(rows: list[dict]) -> str:
+    """The page of results."""
+    lines = [
+        *PAGE.splitlines(),
+        "",
         "| head | way | class | settings | cavity | residual | GTV | whole | organs "
         "| cavity, cm³ | residual, cm³ | seconds |",
         "|" + "---|" * 12,
@@ -236,7 +276,15 @@ def write_page(rows: list[dict]) -> str:
         if known:
             spread = f"{len(known)} patients, lowest {min(known):.3f}; aim {aim:.2f}"
             lines.append(f"- {name} {np.mean(known):.3f} ({spread})")
-    lines += ["", "Notes on each patient, as `tumoar segment` gives them:", ""]
+    real = real_patients()
+    if real:
+        lines += [
+            "",
+            "Development patients before surgery, T1c, FLAIR, T2 and T1, default settings:",
+            "",
+            *real,
+        ]
+    lines += ["", "Notes on each simulated patient, as `tumoar segment` gives them:", ""]
     for row in rows:
         name = f"{row['head']}, {row['way']}, {'on' if row['postop'] else 'off'}, {row['settings']}"
         lines.append(f"- {name}: {'; '.join(row['notes']) or 'none'}")

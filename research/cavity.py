@@ -215,10 +215,10 @@ PAGE = """\
 
 Written by `python research/cavity.py`. Simulated patients: heads that did not train the atlas, tumors drawn
 by `draw_blob` (no shape prior), skull-stripped, T1, T1c, T2 and FLAIR at 1 mm. `way` is how the tumor was
-removed (`src/tumoar/simulate/surgery.py`): `gross` has an enhancing wall of 1.5 mm that is not tumor, `surface`
-has air in the cavity, `blood` old blood; `before` is the patient before surgery. `class` is `--postop`.
-Columns are Dice; `organs` is the mean of brainstem, hippocampi and chiasm; volumes are found / true; seconds
-are of one core, without a placement and fit that were kept.
+removed (`src/tumoar/simulate/surgery.py`): `gross` has an enhancing wall of 1.5 mm that is no tumor,
+`surface` has air in the cavity, `blood` old blood; `before` is the patient before surgery.
+`class` is `--postop`. Columns are Dice; `organs` is the mean of brainstem, hippocampi and chiasm; volumes are
+found / true; seconds are of one core, without a placement and fit that were kept.
 """
 
 

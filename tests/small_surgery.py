@@ -35,6 +35,16 @@ def remove_core(whole=False):
     return D.astype(np.float32), cavity, y == 1
 
 
+def leave_blood(D, cavity):
+    """D with blood in the hindmost third of the cavity, and where it is: bright in T1 and T1c."""
+    y = np.indices(cavity.shape)[1]
+    blood = cavity & (y <= np.quantile(y[cavity], 1 / 3))
+    noise = small_head.SD * np.random.default_rng(1).standard_normal((4, int(blood.sum())))
+    D = D.copy()
+    D[:, blood] = np.array([6.7, 6.7, 5.2, 5.9])[:, None] + noise
+    return D, blood
+
+
 def case_of(D):
     """Case of the small head with these values."""
     case = small_head.case()

@@ -153,6 +153,33 @@ def test_cavity_and_residual_of_the_small_head(opened):
     assert small_head.dice(residual, core) > 0.7
 
 
+def test_blood_belongs_to_the_cavity():
+    D, cavity, core = small_surgery.remove_core()
+    D, blood = small_surgery.leave_blood(D, cavity)
+    config = CONFIG.model_copy(update={"postop": True, "least_tumor": 0.0})
+    found = segment(small_surgery.case_of(D), MODEL, config, seed=0, keeper=Memory())
+    ours = found.votes.l == found.table.cavity
+    assert ours[blood].mean() > 0.9
+    assert small_head.dice(ours, cavity) > 0.9
+    assert small_head.dice(found.mask("GTV_residual"), core) > 0.7
+
+
+def test_blood_without_data_stays_where_blood_is():
+    """The prior of means has its maximum over blood at its distance from white matter."""
+    contrasts = [find_contrast(n) for n in ("T1", "T1c", "T2", "FLAIR")]
+    relations = tumor_means.relate_tumor_means(OPENED, contrasts, {"core": 80.0, "edema": 80.0})
+    J, j = relations.J.reshape(OPENED.Q, 4, -1), relations.j.reshape(OPENED.Q, 4)
+    mu = np.zeros((OPENED.Q, 4))
+    mu[OPENED.component_slice(OPENED.x_named("GWM"))] = white = np.array([6.2, 6.0, 5.0, 5.5])
+    blood = OPENED.component_slice(OPENED.x_named("cavity")).start + 1
+    own = J[blood].reshape(4, OPENED.Q, 4)
+    rest = np.einsum("nqm,qm->n", own, mu)
+    at = np.linalg.solve(own[:, blood], j[blood] - rest)
+    offsets = [tumor_means.blood_offsets()[c.name] for c in contrasts]
+    assert np.allclose(at, white + [mean for mean, _ in offsets])
+    assert np.allclose(np.diag(own[:, blood]) ** -0.5, [deviation for _, deviation in offsets])
+
+
 def test_volumes_fractions_and_masks_of_a_cavity_agree(opened):
     found, *_ = opened
     table, tally = found.table, found.tally
@@ -179,7 +206,11 @@ def plain():
         raise AssertionError("opened")
 
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((pipeline, "open_atlas"), (tumor_means, "_tie_cavity")):
+        for module, name in (
+            (pipeline, "open_atlas"),
+            (tumor_means, "_tie_fluid"),
+            (tumor_means, "_tie_blood"),
+        ):
             patch.setattr(module, name, refuse)
         case = small_surgery.case_of(small_surgery.remove_core()[0])
         return segment(case, MODEL, CONFIG, seed=0, keeper=Memory())

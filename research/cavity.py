@@ -4,7 +4,7 @@ Tumors are placed in heads that did not train the atlas, removed in the ways of 
 segmented from T1, T1c, T2 and FLAIR. Patients before surgery show what the class does without a cavity.
 Shapes are drawn by `draw_blob`, not by the shape priors. Finished patients and fits are kept in TUMOAR_CACHE.
 
-python research/cavity.py [--quick | --only HEAD,WAY,SEED,POSTOP,SETTINGS …] [--draw HEAD,WAY,SEED …]
+python research/cavity.py [--quick | --report | --only HEAD,WAY,SEED,POSTOP,SETTINGS … | --draw … ]
 """
 
 from __future__ import annotations
@@ -305,6 +305,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="one patient, few sweeps")
     parser.add_argument("--only", nargs="+", type=parse_job, metavar="HEAD,WAY,SEED,POSTOP,SETTINGS")
+    parser.add_argument("--report", action="store_true", help="the page of finished patients, without others")
     parser.add_argument("--draw", nargs="+", type=parse_job, default=[], help="pictures of finished ones")
     arguments = parser.parse_args()
     for job in arguments.draw:
@@ -312,7 +313,7 @@ def main() -> None:
     if arguments.draw:
         return
     jobs = [Patient(h, w) for h in HELD_OUT for w in WAYS]
-    jobs += [Patient(HELD_OUT[0], w, postop=False) for w in ("gross", "partial")]
+    jobs += [Patient(h, w, postop=False) for h in HELD_OUT for w in WAYS]
     jobs += [Patient(h, "before", postop=p) for h in HELD_OUT for p in (True, False)]
     jobs += [Patient(HELD_OUT[0], w, settings="default") for w in ("gross", "partial")]
     jobs = [Patient(HELD_OUT[0], "partial")] if arguments.quick else arguments.only or jobs
@@ -322,6 +323,9 @@ def main() -> None:
     if kept.exists() and not arguments.quick:
         read = map(json.loads, kept.read_text().splitlines())
         done = {Patient(*(row[field] for field in Patient._fields)): row for row in read}
+    if arguments.report:
+        RESULTS.write_text(write_page([done[job] for job in jobs if job in done]), encoding="utf-8")
+        return
     rows = []
     for job in jobs:
         row = done.get(job) or run(job, SHORT if arguments.quick else SETTINGS[job.settings])

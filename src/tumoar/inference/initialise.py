@@ -207,13 +207,13 @@ def _start_from_medians(
                 Sigma[q, n, n] = contrast.tumor_spread[part] ** 2
     if labels.cavity is not None:
         cavity = labels.component_slice(int(labels.x_of_l[labels.cavity]))
-        for q in range(cavity.start + 1, cavity.stop):  # blood
+        for blood in range(cavity.start + 1, cavity.stop):
             for n, contrast in enumerate(contrasts):
                 if contrast.name in blood_offsets():
-                    offset, deviation = blood_offsets()[contrast.name]
-                    mu[q, n] = white[n] + offset
-                    Sigma[q, n, :], Sigma[q, :, n] = 0, 0
-                    Sigma[q, n, n] = deviation**2
+                    offset, spread = blood_offsets()[contrast.name]
+                    mu[blood, n] = white[n] + offset
+                    Sigma[blood, n, :], Sigma[blood, :, n] = 0, 0
+                    Sigma[blood, n, n] = spread**2
     return mu, Sigma
 
 

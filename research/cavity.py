@@ -218,7 +218,7 @@ by `draw_blob` (no shape prior), skull-stripped, T1, T1c, T2 and FLAIR at 1 mm. 
 removed (`src/tumoar/simulate/surgery.py`): `gross` has an enhancing wall of 1.5 mm that is no tumor,
 `surface` has air in the cavity, `blood` old blood; `before` is the patient before surgery.
 `class` is `--postop`. Columns are Dice; `organs` is the mean of brainstem, hippocampi and chiasm; volumes are
-found / true; seconds are of one core, without a placement and fit that were kept.
+found / true; seconds are of one core. Patients that the script lists and this page does not have not been run.
 """
 
 
@@ -259,7 +259,7 @@ def write_page(rows: list[dict]) -> str:
     ]
     for row in rows:
         scores = [
-            "–" if row[name] is None else f"{row[name]:.3f}"
+            f"{row[name]:.3f}" if row.get(f"{name}_cm3", (0, 1))[1] > 0 else "–"
             for name in ("cavity", "residual", "GTV", "whole", "organs")
         ]
         volumes = [

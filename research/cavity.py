@@ -218,7 +218,7 @@ by `draw_blob` (no shape prior), skull-stripped, T1, T1c, T2 and FLAIR at 1 mm. 
 removed (`src/tumoar/simulate/surgery.py`): `gross` has an enhancing wall of 1.5 mm that is no tumor,
 `surface` has air in the cavity, `blood` old blood; `before` is the patient before surgery.
 `class` is `--postop`. Columns are Dice; `organs` is the mean of brainstem, hippocampi and chiasm; volumes are
-found / true; seconds are of one core. Patients that the script lists and this page does not have not been run.
+found / true; seconds are of one core. Patients that are missing here have not been run.
 """
 
 

@@ -7,14 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small_head
+import small_surgery
 from small_run import CONFIG, MODEL, Memory
 
+from tumoar.app import pipeline
 from tumoar.app.pipeline import segment
-from tumoar.model import joint
+from tumoar.model import joint, tumor_means
 from tumoar.model.cavity import RARE, open_atlas
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import build_mean_constraints
 from tumoar.numerics.voxels import WITH_DATA
+from tumoar.result import cavity as result_cavity
+from tumoar.result.cavity import find_fluid, review_cavity
 from tumoar.result.checks import review
 from tumoar.result.native import deliver
 from tumoar.result.scores import compare_organs
@@ -133,35 +137,10 @@ def test_draws_have_the_frequencies_of_the_model():
     assert set(zip(*(v.ravel().tolist() for v in (drawn.l, drawn.z, drawn.y)))) <= allowed
 
 
-def after_surgery():
-    """The small head with most of its core removed, from the surface; in T1, T1c, T2 and FLAIR."""
-    l, z, y = small_head.truth()
-    points = np.stack(np.indices(l.shape), -1)
-    tissue = LABELS.in_brain[l] & (l != LABELS.l("CSF"))
-    cavity = (np.linalg.norm(points - [37.0, 25, 26], axis=-1) < 8) & tissue & (points[..., 0] > 31)
-    y = np.where(cavity, 0, y)
-    x = LABELS.x_of_l[l]
-    x[z == 1], x[y == 1] = LABELS.edema, LABELS.core
-    means = {
-        "background": (1, 1, 1, 1), "GWM": (6.2, 6.0, 5.0, 5.5), "GGM": (5.8, 5.6, 5.3, 5.8),
-        "CSF": (4.8, 4.8, 6.3, 4.6), "edema": (5.9, 5.7, 5.8, 6.5), "core": (5.8, 6.9, 5.9, 6.3),
-    }  # fmt: skip
-    mean = np.zeros((LABELS.X, 4))
-    for name, value in means.items():
-        mean[LABELS.x_named(name)] = value
-    D = mean[x]
-    D[cavity] = (4.9, 4.9, 6.2, 4.9)
-    D = np.moveaxis(D + small_head.SD * np.random.default_rng(0).standard_normal(D.shape), -1, 0)
-    return D.astype(np.float32), cavity, y == 1
-
-
 @pytest.fixture(scope="module")
 def opened():
-    D, cavity, core = after_surgery()
-    case = small_head.case()
-    contrasts = tuple(find_contrast(n) for n in ("T1", "T1c", "T2", "FLAIR"))
-    inputs = tuple(replace(case.inputs[0], name=c.name) for c in contrasts)
-    case = replace(case, D=D, contrasts=contrasts, inputs=inputs)
+    D, cavity, core = small_surgery.remove_core()
+    case = small_surgery.case_of(D)
     config = CONFIG.model_copy(update={"postop": True, "least_tumor": 0.0})
     return segment(case, MODEL, config, seed=0, keeper=Memory(), keeps_samples=True), cavity, core
 
@@ -172,6 +151,33 @@ def test_cavity_and_residual_of_the_small_head(opened):
     assert small_head.dice(ours | found.closed, cavity) > 0.9
     residual = (found.votes.y == 1) & ~ours & ~found.closed
     assert small_head.dice(residual, core) > 0.7
+
+
+def test_blood_belongs_to_the_cavity():
+    D, cavity, core = small_surgery.remove_core()
+    D, blood = small_surgery.leave_blood(D, cavity)
+    config = CONFIG.model_copy(update={"postop": True, "least_tumor": 0.0})
+    found = segment(small_surgery.case_of(D), MODEL, config, seed=0, keeper=Memory())
+    ours = found.votes.l == found.table.cavity
+    assert ours[blood].mean() > 0.9
+    assert small_head.dice(ours, cavity) > 0.9
+    assert small_head.dice(found.mask("GTV_residual"), core) > 0.7
+
+
+def test_blood_without_data_stays_where_blood_is():
+    """The prior of means has its maximum over blood at its distance from white matter."""
+    contrasts = [find_contrast(n) for n in ("T1", "T1c", "T2", "FLAIR")]
+    relations = tumor_means.relate_tumor_means(OPENED, contrasts, {"core": 80.0, "edema": 80.0})
+    J, j = relations.J.reshape(OPENED.Q, 4, -1), relations.j.reshape(OPENED.Q, 4)
+    mu = np.zeros((OPENED.Q, 4))
+    mu[OPENED.component_slice(OPENED.x_named("GWM"))] = white = np.array([6.2, 6.0, 5.0, 5.5])
+    blood = OPENED.component_slice(OPENED.x_named("cavity")).start + 1
+    own = J[blood].reshape(4, OPENED.Q, 4)
+    rest = np.einsum("nqm,qm->n", own, mu)
+    at = np.linalg.solve(own[:, blood], j[blood] - rest)
+    offsets = [tumor_means.blood_offsets()[c.name] for c in contrasts]
+    assert np.allclose(at, white + [mean for mean, _ in offsets])
+    assert np.allclose(np.diag(own[:, blood]) ** -0.5, [deviation for _, deviation in offsets])
 
 
 def test_volumes_fractions_and_masks_of_a_cavity_agree(opened):
@@ -192,7 +198,72 @@ def test_volumes_fractions_and_masks_of_a_cavity_agree(opened):
         assert (sample.y[inside] == 1).all()
 
 
-def test_what_is_noted(opened):
+@pytest.fixture(scope="module")
+def plain():
+    """The same patient without the option, in a program that cannot open an atlas."""
+
+    def refuse(*given, **named):
+        raise AssertionError("opened")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in (
+            (pipeline, "open_atlas"),
+            (tumor_means, "_tie_fluid"),
+            (tumor_means, "_tie_blood"),
+        ):
+            patch.setattr(module, name, refuse)
+        case = small_surgery.case_of(small_surgery.remove_core()[0])
+        return segment(case, MODEL, CONFIG, seed=0, keeper=Memory())
+
+
+def test_without_the_option_the_model_knows_no_cavity(plain):
+    """The same bits as from contrasts without a word on cavities."""
+    known = tuple(
+        replace(c, constraints=tuple(row for row in c.constraints if row.gmm != "cavity"))
+        for c in plain.case.contrasts
+    )
+    assert any(len(a.constraints) < len(b.constraints) for a, b in zip(known, plain.case.contrasts))
+    case = replace(plain.case, contrasts=known)
+    other = segment(case, MODEL, CONFIG, seed=0, keeper=Memory())
+    assert plain.table.cavity is None
+    assert [plain.table.organs, plain.table.states] == [other.table.organs, other.table.states]
+    for name in ("l", "z", "y"):
+        assert np.array_equal(getattr(plain.votes, name), getattr(other.votes, name))
+    for name in ("gamma", "mu", "Sigma", "C"):
+        assert np.array_equal(getattr(plain.theta, name), getattr(other.theta, name))
+
+
+def test_the_option_is_suggested_for_fluid_but_not_for_necrosis(plain, monkeypatch):
+    """Necrosis is as dark in T1 and as bright in T2 as fluid, but not dark in FLAIR."""
+    _, cavity, _ = small_surgery.remove_core()
+    expected = small_head.truth()[0] == LABELS.l("CSF")
+    monkeypatch.setattr(result_cavity, "_expects_fluid", lambda result: expected)
+    monkeypatch.setattr(result_cavity, "SUGGESTED", 0.3)  # the small head has a small tumor
+    monkeypatch.setattr(result_cavity, "RIM", 0.05)  # on one side of the cavity
+    (note,) = review_cavity(plain)
+    assert (note.id, note.level, note.action) == ("postop", "review", "use --postop after surgery")
+    assert "cm³ of fluid with an enhancing rim" in note.text
+    fluid = find_fluid(plain)
+    assert (fluid & cavity).sum() > 0.9 * cavity.sum()
+    case = plain.case
+    D = case.D.copy()
+    D[[c.name for c in case.contrasts].index("FLAIR"), cavity] += 1.0
+    assert review_cavity(replace(plain, case=replace(case, D=D))) == []
+    few = [n for n, c in enumerate(case.contrasts) if c.name != "FLAIR"]
+    less = replace(case, D=case.D[few], contrasts=tuple(case.contrasts[n] for n in few))
+    assert review_cavity(replace(plain, case=less)) == []
+
+
+def test_what_is_noted(opened, monkeypatch):
+    """What is left of the core is less than measurable, and a shell of 7 mm around half of the cavity."""
     found, *_ = opened
-    text = " ".join(str(note) for note in review(found))
-    assert "resection cavity" in text or "residual" in text
+    notes = {note.where: note for note in review(found) if note.id == "residual"}
+    assert notes["GTV_residual"].level == "info"
+    assert notes["GTV_residual"].text.startswith("no residual enhancement found (")
+    monkeypatch.setattr(result_cavity, "LEAST_CORE", 0.1)
+    assert not any(note.id == "residual" for note in review_cavity(found))
+    monkeypatch.setattr(result_cavity, "LINEAR", 8.0)
+    (note,) = (note for note in review_cavity(found) if note.id == "residual")
+    assert note.level == "review"
+    assert note.text.endswith("cm³ is thinner than 8 mm and follows the wall of the cavity")
+    assert note.action == "it may be due to surgery: check it"

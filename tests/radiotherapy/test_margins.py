@@ -11,7 +11,7 @@ import pytest
 from tumoar.geometry.image import Grid
 from tumoar.model.compartments import BELOW, JOINED, LEFT, RIGHT, UNKNOWN, are_separate
 from tumoar.radiotherapy.margins import PRESETS, Margins, find_ventricles, grow, grow_within, parse_margins
-from tumoar.radiotherapy.targets import Anatomy, grow_targets
+from tumoar.radiotherapy.targets import Anatomy, grow_ctv, grow_targets
 from tumoar.vocabulary.errors import UsageError
 
 
@@ -168,10 +168,46 @@ def test_targets_stay_out_of_the_brainstem_and_say_what_stopped_them():
     assert not grown[20:].any()
     assert (ctv["margin_mm"], ptv["margin_mm"]) == (15, 3)
     barriers = "brainstem, ventricles, falx (of the atlas), tentorium (of the atlas)"
-    assert ctv["how"] == f"GTV + 15 mm in the brain, not across {barriers}"
+    assert ctv["how"] == f"GTV + 15 mm in the brain, not across {barriers}; at most 5 mm into ventricles"
     assert wide[20:].any()
     unknown = Anatomy(brain, np.zeros(shape, bool), stem)
     assert "falx" not in grow_targets(seed, unknown, grid, Margins(15))[0][0]["how"]
+
+
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (1.0, 2.0, 1.0)], ids=str)
+def test_the_ctv_ends_five_millimeters_inside_a_ventricle(spacing):
+    """Against brute force on both sides of the wall; the far side of the ventricle is not reached through it.
+
+    Steps of up to two voxels make straight paths up to 3 % longer.
+    """
+    spacing = np.array(spacing)
+    shape = tuple((np.array([60, 56, 56]) / spacing).astype(int))
+    brain = ball(shape, spacing, (30, 28, 28), 27)
+    ventricle = ball(shape, spacing, (32, 28, 28), 9) & (np.indices(shape)[0] >= 26)
+    seed = ball(shape, spacing, (18, 28, 28), 4)
+    none = np.zeros(shape, bool)
+    found = grow_ctv(seed, Anatomy(brain, ventricle, none), 15, spacing)
+    deep, parts = find_ventricles(brain, ventricle, spacing), np.zeros(shape, np.uint8)
+    tissue, every = (walk(seed, where, parts, spacing) for where in (brain & ~deep, brain))
+    voxel = 0.6 * spacing.max()
+    assert not (found & ~deep & (tissue > 1.03 * 15 + voxel)).any()
+    assert not (~found & (tissue <= 15 - voxel)).any()
+    entry = walk(tissue <= 15, deep | (tissue <= 15), parts, spacing)
+    assert not (found & deep & ((entry > 1.03 * 5 + voxel) | (every > 1.03 * 15 + voxel))).any()
+    assert not (~found & deep & (entry <= 5 - voxel) & (every <= 15 - voxel)).any()
+    assert (found & deep).any()
+    dry = grow_ctv(seed, Anatomy(brain, none, none), 15, spacing)
+    assert (found <= dry).all()
+    assert (dry & ~found).any()
+
+
+def test_a_small_margin_does_not_grow_farther_in_a_ventricle():
+    shape = (60, 56, 56)
+    brain, ventricle = ball(shape, 1.0, (30, 28, 28), 27), ball(shape, 1.0, (30, 28, 28), 8)
+    seed = ball(shape, 1.0, (18, 28, 28), 4)
+    anatomy = Anatomy(brain, ventricle, np.zeros(shape, bool))
+    found = grow_ctv(seed, anatomy, 3, np.ones(3))
+    assert not (found & ~grow(seed, 3, (1, 1, 1))).any()
 
 
 def test_parsing():

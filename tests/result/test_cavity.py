@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tumoar.result.cavity import find_linear
-from tumoar.result.parts import find_closed
+from tumoar.result.parts import find_closed, find_film
 
 SHAPE = (60, 60, 60)
 SPACING = np.ones(3)
@@ -37,3 +37,30 @@ def test_thin_enhancement_along_the_wall_is_told_from_a_nodule():
     found = find_linear(wall | nodule | far, cavity, SPACING)
     assert np.array_equal(found, wall)
     assert not find_linear(wall, np.zeros(SHAPE, bool), SPACING).any()
+
+
+def test_a_film_on_the_wall_counts_as_cavity_but_a_rim_that_enhances_or_a_nodule_does_not():
+    cavity = ball((30, 30, 30), 10)
+    shell = ball((30, 30, 30), 11.5) & ~cavity
+    rim = shell & (np.indices(SHAPE)[0] > 36)
+    nodule = ball((30, 45, 30), 5) & ~cavity
+    far = ball((30, 30, 52), 1)
+    residual = shell | nodule | far
+    film = find_film(residual, cavity, rim, SPACING)
+    assert not (film & (rim | far)).any()
+    assert not (film & ball((30, 45, 30), 3)).any()
+    assert (film & shell).sum() > 0.9 * (shell & ~rim & ~nodule).sum()
+    assert not find_film(residual, cavity, np.ones(SHAPE, bool), SPACING).any()
+    assert not find_film(residual, np.zeros(SHAPE, bool), rim, SPACING).any()
+
+
+def test_how_thick_a_film_is_hardly_depends_on_the_voxels():
+    """A layer on a flat wall, of 2 and of 4 mm; 2 mm are one voxel of the coarsest."""
+    for step, widths in ((0.5, (2.0, 4.0)), (1.0, (2.0, 4.0)), (2.0, (2.0, 6.0))):
+        x = step * np.indices((int(40 / step), 13, 13))[0]
+        cavity, spacing = x < 20, np.full(3, step)
+        for width, is_film in zip(widths, (True, False)):
+            layer = (x >= 20) & (x < 20 + width)
+            found = find_film(layer, cavity, np.zeros(x.shape, bool), spacing)
+            middle = layer[:, 6, 6]
+            assert (found[:, 6, 6] == (middle & is_film)).all()

@@ -99,3 +99,34 @@ def test_truth_and_images_of_a_patient_after_surgery():
     assert np.median(t1[fresh]) < 0.6 * np.median(t1[white])
     assert np.median(t1[old]) > 1.1 * np.median(t1[white])
     assert np.median(t1c[fresh]) < 0.6 * np.median(t1c[white])
+
+
+def test_ct_shows_the_flap_around_the_cavity_and_air_in_it():
+    label_map = np.where(BRAIN, LABELS.indices[LABELS.l("white matter")], 0).astype(np.uint8)
+    images = {}
+    for how in (None, Surgery("surface", air=True)):
+        scan, truth = simulate(
+            label_map,
+            GRID,
+            TUMOR,
+            [Acquisition("CT")],
+            LABELS,
+            np.random.default_rng(0),
+            push=0.0,
+            surgery=how,
+        )
+        images[how is not None] = scan["CT"].data
+    before, after = images[False], images[True]
+    outside = ~ndi.binary_dilation(BRAIN, iterations=1)
+    opened = outside & (before > 600) & (after < 200)
+    assert opened.any()
+    assert opened.sum() < 0.2 * (outside & (before > 600)).sum()
+    middle = np.argwhere(truth.cavity).mean(0)
+    assert np.linalg.norm(np.argwhere(opened).mean(0) - middle) < np.linalg.norm(
+        np.argwhere(outside & (before > 600)).mean(0) - middle
+    )
+    air = ndi.binary_erosion(truth.cavity) & (after < -500)
+    y = np.indices(SHAPE)[1]
+    assert air.any()
+    assert y[air].mean() > y[truth.cavity].mean()  # patients lie on their backs
+    assert (before[truth.cavity] > -100).all()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tumoar.vocabulary.aliases import canonical_name, parse_map, rename
 from tumoar.vocabulary.errors import TumoarError, UsageError
-from tumoar.vocabulary.labels import default_labels
+from tumoar.vocabulary.labels import add_cavity, default_labels
 
-OURS = [organ.name for organ in default_labels().organs]
+OURS = [organ.name for organ in add_cavity(default_labels()).organs]
 TABLE = tomllib.loads(files("tumoar").joinpath("data/aliases.toml").read_text(encoding="utf-8"))
 
 

@@ -15,7 +15,7 @@ from tumoar.model.bias import field
 from tumoar.model.conditionals import Sigma_given
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import WIDTH, ThetaPrior, build_theta_prior, expect_voxels
-from tumoar.model.tumor_means import relate_tumor_means
+from tumoar.model.tumor_means import blood_offsets, relate_tumor_means
 from tumoar.numerics.distributions import ConstrainedNormal
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
 from tumoar.vocabulary.config import GemConfig
@@ -205,6 +205,15 @@ def _start_from_medians(
                 mu[q, n] = white[n] + contrast.tumor_offset[part]
                 Sigma[q, n, :], Sigma[q, :, n] = 0, 0
                 Sigma[q, n, n] = contrast.tumor_spread[part] ** 2
+    if labels.cavity is not None:
+        cavity = labels.component_slice(int(labels.x_of_l[labels.cavity]))
+        for blood in range(cavity.start + 1, cavity.stop):
+            for n, contrast in enumerate(contrasts):
+                if contrast.name in blood_offsets():
+                    offset, spread = blood_offsets()[contrast.name]
+                    mu[blood, n] = white[n] + offset
+                    Sigma[blood, n, :], Sigma[blood, :, n] = 0, 0
+                    Sigma[blood, n, n] = spread**2
     return mu, Sigma
 
 

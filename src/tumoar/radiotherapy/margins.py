@@ -2,12 +2,14 @@
 
 The clinical target volume grows along paths inside the brain, because tumor cells spread in tissue. Paths do
 not cross the ventricles, the brainstem, the falx or the tentorium. Falx and tentorium are those of the fitted
-atlas (model/compartments.py).
+atlas (model/compartments.py). The margins of guidelines, with their sources, are in data/margins.toml.
 """
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import product
 
 import numpy as np
@@ -35,12 +37,10 @@ class Margins:
     ptv: float | None = None
 
 
-PRESETS = {
-    # Niyazi et al., ESTRO-EANO guideline on target delineation and radiotherapy details for glioblastoma,
-    # Radiother. Oncol. 184 (2023) 109663, abstract: "a reduced 15 mm margin", a PTV margin "usually [...] no
-    # greater than 3 mm".
-    "estro-eano": Margins(15.0, 3.0),
-}
+_DATA = tomllib.loads(files("tumoar").joinpath("data/margins.toml").read_text("utf-8"))
+PRESETS = {name: Margins(**mm) for name, mm in _DATA["presets"].items()}
+BEYOND: dict[str, float] = _DATA["beyond"]
+"""Millimeters by which a CTV exceeds barriers of the brain."""
 
 
 def parse_margins(text: str) -> Margins:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.model.compartments import BELOW, Compartments
-from tumoar.radiotherapy.margins import Margins, find_ventricles, grow, grow_within
+from tumoar.radiotherapy.margins import BEYOND, Margins, find_ventricles, grow, grow_within
 from tumoar.result.folder import COMPARTMENTS, add_files, read_manifest, write_table
 from tumoar.result.masks import label_table, structure_names
 from tumoar.vocabulary.errors import UsageError
@@ -21,8 +21,8 @@ from tumoar.vocabulary.labels import LabelTable
 
 TABLE = "margins.tsv"
 KEPT_OUT = ("brainstem",)
-"""Structures of the brain that the CTV does not enter. The chiasm is not part of the brain. That the margin
-ends at brainstem, chiasm, bone, ventricles, falx and tentorium follows Niyazi et al. 2023 (see `PRESETS`)."""
+"""Structures of the brain that the CTV does not enter. The chiasm is not part of the brain. Barriers are
+those of the ESTRO-EANO guideline (data/margins.toml)."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -75,17 +75,27 @@ def grow_targets(
     """Grow the requested CTV and PTV around a GTV; return a table row and a mask for each."""
     targets = []
     if margins.ctv is not None:
-        brain, parts = anatomy.brain, anatomy.compartments
-        inside = brain & ~find_ventricles(brain, anatomy.fluid, grid.spacing) & ~anatomy.kept_out
-        target = grow_within(target, inside, margins.ctv, grid.spacing, parts)
-        barriers = [*KEPT_OUT, "ventricles", *_membranes(parts)]
-        how = f"GTV + {margins.ctv:g} mm in the brain, not across {', '.join(barriers)}"
+        target = grow_ctv(target, anatomy, margins.ctv, grid.spacing)
+        barriers = ", ".join([*KEPT_OUT, "ventricles", *_membranes(anatomy.compartments)])
+        into = f"at most {BEYOND['ventricles']:g} mm into ventricles"
+        how = f"GTV + {margins.ctv:g} mm in the brain, not across {barriers}; {into}"
         targets.append((_row("CTV", margins.ctv, target, grid, how), target))
     if margins.ptv is not None:
         target = grow(target, margins.ptv, grid.spacing)
         how = f"{'CTV' if margins.ctv is not None else 'GTV'} + {margins.ptv:g} mm"
         targets.append((_row("PTV", margins.ptv, target, grid, how), target))
     return targets
+
+
+def grow_ctv(gtv: Mask, anatomy: Anatomy, mm: float, spacing: npt.NDArray[np.float64]) -> Mask:
+    """The GTV with a margin in the brain, along paths that end in ventricles after `BEYOND` mm."""
+    inside, parts = anatomy.brain & ~anatomy.kept_out, anatomy.compartments
+    ventricles = find_ventricles(anatomy.brain, anatomy.fluid, spacing)
+    ctv = grow_within(gtv, inside & ~ventricles, mm, spacing, parts)
+    entered = grow_within(ctv, ctv | ventricles, min(BEYOND["ventricles"], mm), spacing, parts)
+    if np.array_equal(entered, ctv):
+        return ctv
+    return ctv | (entered & grow_within(gtv, inside, mm, spacing, parts))
 
 
 def _membranes(parts: Compartments | None) -> list[str]:

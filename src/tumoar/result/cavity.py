@@ -12,6 +12,7 @@ from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.result.parts import LEAST_CAVITY, LEAST_CORE, find_closed
 from tumoar.result.segmentation import Segmentation
+from tumoar.vocabulary.contrasts import Contrast
 from tumoar.vocabulary.notes import Note
 
 Mask = npt.NDArray[np.bool_]
@@ -95,21 +96,31 @@ def _suggest(result: Segmentation) -> list[Note]:
 
 
 def find_fluid(result: Segmentation) -> Mask | None:
-    """(X, Y, Z) voxels within the bounds on the fluid of a cavity in all contrasts that have such bounds."""
+    """(X, Y, Z) voxels within the bounds on the fluid of a cavity in all contrasts that have such bounds.
+
+    None without a contrast in which fluid is dark and tumor bright (FLAIR): necrosis looks alike in others.
+    """
     case, theta, few = result.case, result.fit.theta, result.fit.labels
-    out, known = np.ones(case.grid.shape, bool), 0
+    if not any(_tells_necrosis(contrast) for contrast in case.contrasts):
+        return None
+    out = np.ones(case.grid.shape, bool)
     for n, contrast in enumerate(case.contrasts):
         for c in contrast.constraints:
             if c.gmm != "cavity" or c.component != 0 or not all(few.has_gmm(ref) for ref in c.refs):
                 continue
-            known += 1
             means = [theta.mu[few.component_slice(few.x_named(ref)), n] for ref in c.refs]
             values = np.nan_to_num(case.D[n]) - field(theta.C[n : n + 1], case.grid.shape)[0]
             if c.op == ">=":
                 out &= values >= max(m.max() for m in means) + c.log_offset
             else:
                 out &= values <= min(m.min() for m in means) + c.log_offset
-    return out & case.valid.all(0) if known >= 2 else None
+    return out & case.valid.all(0)
+
+
+def _tells_necrosis(contrast: Contrast) -> bool:
+    """Whether the fluid of a cavity is on one side of white matter in a contrast, and edema on the other."""
+    sides = {(c.gmm, c.op) for c in contrast.constraints if c.gmm == "edema" or c.component == 0}
+    return {("cavity", "<="), ("edema", ">=")} <= sides
 
 
 def _expects_fluid(result: Segmentation) -> Mask:

@@ -55,9 +55,13 @@ def deliver(result: Segmentation, name: str) -> Delivered:
 
 
 def _fraction(result: Segmentation, k: int) -> npt.NDArray[np.float32]:
-    """Vote fractions of a structure; none of a cavity where that is not outlined."""
-    share = result.tally.fraction((result.table.structures[k].name,))
-    return np.where(result.closed | result.islands, 0, share) if k == result.table.cavity else share
+    """Vote fractions of a structure; none of a cavity where that is not outlined, all of core on its wall."""
+    names = (result.table.structures[k].name,)
+    share = result.tally.fraction(names)
+    if k != result.table.cavity:
+        return share
+    share = np.where(result.closed | result.islands, 0, share)
+    return np.where(result.film, result.tally.fraction(names, ("core",)), share)
 
 
 def deliver_compartments(result: Segmentation) -> npt.NDArray[np.uint8]:

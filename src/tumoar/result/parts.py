@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
+from tumoar.geometry.distance import distance_to
 from tumoar.vocabulary.labels import LabelTable, Organ
 
 Mask = npt.NDArray[np.bool_]
@@ -22,6 +23,8 @@ WIDE = 5.0
 """Millimeters across its widest place that a cavity has at least."""
 LEAST_CAVITY = 0.5
 """cm³ below which fluid is not called a cavity."""
+THIN = 3.0
+"""Millimeters below which core at a cavity that does not enhance is part of its wall."""
 
 
 def find_islands(
@@ -59,6 +62,20 @@ def find_closed(cavity: Mask, brain: Mask, spacing: npt.NDArray[np.float64], vox
     is_open &= 2 * ndimage.maximum(half_width, parts, numbers) >= WIDE
     is_open &= np.bincount(parts.ravel(), minlength=count + 1)[1:] * voxel_cm3 >= LEAST_CAVITY
     return np.asarray(~np.append(True, is_open)[parts])
+
+
+def find_film(residual: Mask, cavity: Mask, enhancing: Mask, spacing: npt.NDArray[np.float64]) -> Mask:
+    """(X, Y, Z) residual core that is the wall of the cavity: it is thin, lies there and does not enhance.
+
+    Voxels of the wall hold fluid and tissue, and look like necrosis.
+    """
+    if not cavity.any():
+        return np.zeros(cavity.shape, bool)
+    depth = ndimage.distance_transform_edt(np.pad(residual, 1), sampling=spacing)[1:-1, 1:-1, 1:-1]
+    middle = 2 * depth - spacing.min() >= THIN  # 2 * depth is up to a voxel more than the width
+    thick = distance_to(middle, spacing.tolist()) <= max(THIN / 2, float(spacing.max()))
+    at_wall = distance_to(cavity, spacing.tolist()) <= THIN
+    return np.asarray(residual & ~thick & at_wall & ~enhancing)
 
 
 def uses_whole_tumor(gtv: str, core_cm3: float, whole_cm3: float, core_is_identifiable: bool) -> bool:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tumoar.geometry.image import Case
 from tumoar.inference.gem import Fit
 from tumoar.inference.gibbs import SweepInfo
+from tumoar.inference.initialise import find_enhancing
 from tumoar.inference.tally import Tally, Votes, pool_tallies
 from tumoar.model.bias import field as bias_field
 from tumoar.model.calibration import CORE, NOTHING, NOWHERE, WHOLE_TUMOR, Calibration, Conditions
@@ -24,7 +25,7 @@ from tumoar.model.compartments import Compartments, find_compartments
 from tumoar.model.conformal import SHARES
 from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult
-from tumoar.result.parts import WHOLE, find_closed, find_islands
+from tumoar.result.parts import WHOLE, find_closed, find_film, find_islands
 from tumoar.result.prediction import (
     Prediction,
     describe_interval,
@@ -161,6 +162,7 @@ class Segmentation:
         if self.table.cavity is not None:
             under = np.uint8(np.flatnonzero(self.table.in_brain)[0])
             l = np.where(self.closed | (self.islands & (l == self.table.cavity)), under, l)
+            l = np.where(self.film, np.uint8(self.table.cavity), l)
         return Votes(l, self._voted.z * stays, self._voted.y * stays)
 
     @cached_property
@@ -171,6 +173,16 @@ class Segmentation:
         cavity = self._voted.l == self.table.cavity
         brain = self.table.in_brain[self._voted.l]
         return find_closed(cavity, brain, self.case.grid.spacing, self.case.grid.voxel_volume / 1000)
+
+    @cached_property
+    def film(self) -> Mask:
+        """(X, Y, Z) voted core that counts as the wall of the cavity (`parts.find_film`)."""
+        if self.table.cavity is None:
+            return np.zeros(self._voted.l.shape, bool)
+        cavity = (self._voted.l == self.table.cavity) & ~self.closed & ~self.islands
+        residual = (self._voted.y == 1) & ~cavity & ~self.islands
+        enhancing = find_enhancing(self.fit.labels, self.case.contrasts, self.case.D, self.fit.theta)
+        return find_film(residual, cavity, enhancing, self.case.grid.spacing)
 
     def left_out(self, organ: str) -> int:
         """Number of voxels of an organ in islands."""

@@ -1,0 +1,63 @@
+"""What a record says: strokes and samplings in force, what can be undone and redone, and the approval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+Line = Mapping[str, Any]
+
+ACTIONS = ("stroke", "sample")
+"""Lines that can be undone."""
+
+
+@dataclass(frozen=True)
+class History:
+    """The record of a review, read from its beginning.
+
+    `done` are the strokes and samplings in force, oldest first; `undone` those that can be redone, the next
+    one last. `approval` is None as soon as something changed after it.
+    """
+
+    revision: int = 0
+    strokes: int = 0  # ever painted
+    done: tuple[Line, ...] = ()
+    undone: tuple[Line, ...] = ()
+    approval: Line | None = None
+
+    def follow(self, line: Line) -> History:
+        """The history after one more line."""
+        after = replace(self, revision=self.revision + 1)
+        what = line["what"]
+        if what in ACTIONS:
+            strokes = self.strokes + (what == "stroke")
+            return replace(after, strokes=strokes, done=(*self.done, line), undone=(), approval=None)
+        if what == "undo":
+            return replace(after, done=self.done[:-1], undone=(*self.undone, *self.done[-1:]), approval=None)
+        if what == "redo":
+            return replace(
+                after, done=(*self.done, *self.undone[-1:]), undone=self.undone[:-1], approval=None
+            )
+        if what == "approve":
+            return replace(after, approval=line)
+        return after
+
+    @property
+    def sampled(self) -> tuple[Line, ...]:
+        """Samplings in force."""
+        return tuple(line for line in self.done if line["what"] == "sample")
+
+    @property
+    def unsampled(self) -> tuple[Line, ...]:
+        """Strokes after the last sampling in force."""
+        last = max((i for i, line in enumerate(self.done) if line["what"] == "sample"), default=-1)
+        return self.done[last + 1 :]
+
+
+def read_history(lines: Iterable[Line]) -> History:
+    """The history that a record tells."""
+    history = History()
+    for line in lines:
+        history = history.follow(line)
+    return history

@@ -52,13 +52,12 @@ def index_into(onto: Grid, grid: Grid, box: tuple[slice, slice, slice]) -> npt.N
     return np.rint(found).astype(np.int64)
 
 
-def look_up(
-    values: npt.NDArray[np.generic], index: npt.NDArray[np.int64], otherwise: int
-) -> npt.NDArray[np.generic]:
+def look_up(values: States, index: npt.NDArray[np.int64], otherwise: int) -> States:
     """Values at voxels (..., 3); `otherwise` outside the array."""
-    inside = ((index >= 0) & (index < values.shape)).all(-1)
+    inside = np.asarray(((index >= 0) & (index < values.shape)).all(-1))
     safe = np.where(inside[..., None], index, 0)
-    return np.where(inside, values[tuple(np.moveaxis(safe, -1, 0))], values.dtype.type(otherwise))
+    found = values[safe[..., 0], safe[..., 1], safe[..., 2]]
+    return np.where(inside, found, np.uint8(otherwise))
 
 
 def hold(allowed: States, level: States, is_cavity: Mask) -> tuple[Held, Held]:

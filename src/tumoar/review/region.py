@@ -24,7 +24,7 @@ from tumoar.numerics import voxels
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.numerics.voxels import UNUSED, Volume
 from tumoar.result.state import Box, State
-from tumoar.review.allowed import CAVITY, States, hold
+from tumoar.review.allowed import CAVITY, Held, States, hold
 from tumoar.review.strokes import Mask
 
 Field = npt.NDArray[np.float32]
@@ -170,7 +170,7 @@ def _with_cavity(pi: Field, allowed: States, location: Field, cavity: int | None
 
 
 def _start(
-    before: Labels, region: Mask, evidence: tuple[Field, Field], z: States, y: States, chain: gibbs.Chain
+    before: Labels, region: Mask, evidence: tuple[Field, Field], z: Held, y: Held, chain: gibbs.Chain
 ) -> Labels:
     """Labels before the first sweep: those of the chain, changed where strokes or strong evidence say so."""
     e_z, e_y = evidence
@@ -178,7 +178,7 @@ def _start(
     new_y[region & (e_y > 1)], new_y[region & (e_y < -1)] = 1, 0
     new_z[region & ((e_z > 1) | (e_y > 1))] = 1
     new_z[region & (e_z < -1)] = 0
-    fixed = (np.where(region, held, np.int8(-1)) for held in (z, y))
+    fixed_z, fixed_y = (np.where(region, held, np.int8(-1)) for held in (z, y))
     brain = chain.labels.in_brain[before.l]
     l = np.where(
         region & ~brain & ((new_z == 1) | (z == 1)),
@@ -186,4 +186,4 @@ def _start(
         before.l,
     )
     new_y *= new_z
-    return apply_fixed(Labels(l, new_z, new_y), *fixed, chain.labels)
+    return apply_fixed(Labels(l, new_z, new_y), fixed_z, fixed_y, chain.labels)

@@ -7,6 +7,8 @@ other's changes.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -22,11 +24,13 @@ from tumoar.geometry.image import Grid
 from tumoar.io.files import absolute
 from tumoar.io.manifest import read_manifest
 from tumoar.io.outputs import REVIEW
-from tumoar.io.record import Appending, Record
+from tumoar.io.record import Appending, Record, digest_line
+from tumoar.io.rois import Review
 from tumoar.result.segmentation import Volume
 from tumoar.result.state import STATE, State, read_state
 from tumoar.result.stored import Stored, volume_of
 from tumoar.review.again import Before, automatic_states, sample_again
+from tumoar.review.export import describe_rows, export_dicom, write_reviewed
 from tumoar.review.history import History, read_history
 from tumoar.review.sampled import Saved, follow, load_sampled, save_sampled
 from tumoar.review.strokes import Mask, Stroke, apply_stroke, from_line, to_line
@@ -191,8 +195,42 @@ class Session:
         if len(comment) > LONGEST_COMMENT:
             raise UsageError("review", "the comment is too long", do=f"use at most {LONGEST_COMMENT} letters")
         with self._lock, self._record.appending() as record:
-            self._begin(record)
-            record.append({"what": "approve", "who": who, "when": utc_now(), "comment": comment, "masks": {}})
+            masks = {
+                name: hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()
+                for name, mask in self._current(self._begin(record)).items()
+            }
+            record.append(
+                {"what": "approve", "who": who, "when": utc_now(), "comment": comment, "masks": masks}
+            )
+
+    def export(
+        self, out: Path, *, reference: Path | str | None = None, rtstruct: bool = True, seg: bool = True
+    ) -> list[Path]:
+        """Write the outlines as they are now to a new folder: a result with masks and margins of its own.
+
+        With `reference`, a DICOM series, also RTSTRUCT and SEG, approved only if this review is.
+        """
+        with self._lock:
+            history, lines = self._history(), self._record.read()
+            masks = self._current(history)
+            differ = frozenset(n for n in self.names if not np.array_equal(masks[n], self._automatic[n]))
+            line = history.approval
+            when = datetime.fromisoformat(str(line["when"])).astimezone() if line is not None else None
+            review = Review(
+                differ,
+                "" if line is None else str(line["who"]),
+                "" if when is None else when.strftime("%Y%m%d"),
+                "" if when is None else when.strftime("%H%M%S"),
+            )
+            digest = digest_line(json.dumps(lines, sort_keys=True).encode())
+            about = {"record": digest, "corrected": sorted(differ), "approved": self.approved}
+            rows = describe_rows(self.result, masks, {n: self.volume(n) for n in differ}, differ)
+            place = absolute(out)
+            write_reviewed(place, self.result, masks, rows, review, about)
+        written = [place / f"structures/{name}.nii.gz" for name in self.names]
+        if reference is not None and (rtstruct or seg):
+            written += export_dicom(place, reference, review, digest, rtstruct=rtstruct, seg=seg)
+        return written
 
     # ---- inside --------------------------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ python research/review.py report [--write PAGE]
 
 Segment the patients first: `python research/patients.py run review`. The user sees the reference, looks for
 the largest connected error of the GTV, goes to the plane and slice in which it is largest, and paints there
-with a brush of 10 mm radius at its widest place, keeping to the border of the error. Then the tumor is sampled
-again. The same user with nothing but the drawn voxels is the comparison. The figures of a patient are kept
-beside its result.
+with a brush of 10 mm radius at its widest place, keeping to the border of the error. Then the tumor is
+sampled again. The same user with nothing but the drawn voxels is the comparison. The figures are kept
+beside the results.
 """
 
 from __future__ import annotations

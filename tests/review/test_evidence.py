@@ -1,4 +1,4 @@
-"""What a stroke says about voxels around it: as thick as it is wide, and never the opposite of what it says."""
+"""What a stroke says about voxels around it: as thick as it is wide, and never the opposite."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """What a stroke says about voxels that were not painted: a local update of the likelihood.
 
 The painted voxels that the outline had wrong, and those around them in the same slices that the user left as
-they are, show what tells one from the other here. Near the stroke, the log-likelihood ratio of the model is
-replaced by that of these two samples (kernel density estimates), plus a term for shape: a disk is most
-probably a section of something as thick as it is wide. The weight of the replacement falls with distance.
+they are, show what tells one from the other here: the log ratio of their kernel densities, plus a term for
+shape, as a disk is most probably a section of something as thick as it is wide. In voxels like those that were
+wrong, this replaces the log-likelihood ratio of the model, less with distance from the stroke.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CLIP = 4.0
 """Nats, at most, by which intensities tell the samples apart."""
 ROUND = 2.0
 """Nats in the center of the shape that the stroke is a section of; as much against it one radius outside."""
-ALIKE, STEEP = 0.5, 4.0
+ALIKE, STEEP = 1.0, 4.0
 """Nats from which voxels count as like the wrong ones, and how sharply."""
 FEW = 10
 """Voxels that a sample has at least; with fewer, intensities tell nothing."""

@@ -2,8 +2,8 @@
 
 The painted voxels that the outline had wrong, and those around them in the same slices that the user left as
 they are, show what tells one from the other here: the log ratio of their kernel densities, plus a term for
-shape, as a disk is most probably a section of something as thick as it is wide. In voxels like those that were
-wrong, this replaces the log-likelihood ratio of the model, less with distance from the stroke.
+shape, as a disk is most probably a section of something as thick as it is wide. In voxels like those that
+were wrong, this replaces the log-likelihood ratio of the model, less with distance from the stroke.
 """
 
 from __future__ import annotations

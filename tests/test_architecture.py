@@ -21,9 +21,10 @@ LAYERS = {
     "train": 6, "simulate": 6, "io": 6,
     "result": 7,
     "radiotherapy": 8, "report": 9,
-    "app": 10,
-    "api": 11, "cohort": 11,
-    "cli": 12, "__main__": 13, "__init__": 13,
+    "review": 10,
+    "app": 11,
+    "api": 12, "cohort": 12,
+    "cli": 14, "__main__": 15, "__init__": 15,
 }  # fmt: skip
 READS_FILES = {"io", "cli", "report", "cohort"}
 

@@ -1,0 +1,1 @@
+"""Review of a result: corrections as evidence, sampling again, approval and export."""

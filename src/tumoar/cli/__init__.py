@@ -22,6 +22,7 @@ from tumoar.cli.export import export
 from tumoar.cli.inspect import inspect
 from tumoar.cli.model import model
 from tumoar.cli.report import report
+from tumoar.cli.review import review
 from tumoar.cli.segment import segment
 from tumoar.cli.simulate import simulate
 from tumoar.cli.stop import end_when_stopped
@@ -42,7 +43,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # panels and colors would double the time of `--help`
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, segment, inspect, export, dose, report, evaluate, calibrate, cohort, simulate, doctor):
+commands = (demo, segment, inspect, review, export, dose, report, evaluate, calibrate, cohort, simulate, doctor)
+for command in commands:
     app.command(cls=StrictCommand)(command)
 app.add_typer(model)
 

@@ -1,0 +1,2 @@
+export function closeList() {}
+export async function openList() {}

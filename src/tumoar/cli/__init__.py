@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from tumoar.cli.app import app as browser_app
 from tumoar.cli.calibrate import calibrate
 from tumoar.cli.cohort import cohort
 from tumoar.cli.demo import demo
@@ -46,6 +47,7 @@ app = typer.Typer(
 commands = (demo, segment, inspect, review, export, dose, report, evaluate, calibrate, cohort, simulate, doctor)
 for command in commands:
     app.command(cls=StrictCommand)(command)
+app.command(name="app", cls=StrictCommand)(browser_app)
 app.add_typer(model)
 
 train = typer.Typer(

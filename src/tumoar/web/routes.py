@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from tumoar.review.session import INITIALS
 from tumoar.vocabulary.errors import BusyError, TumoarError, UsageError
 from tumoar.web.reviews import Review
 
@@ -36,6 +37,9 @@ B = TypeVar("B", bound="Body")
 Find = Callable[[str], Review]
 
 
+Initials = Annotated[str, Field(pattern=rf"^({INITIALS.pattern})?$")]
+
+
 class Body(BaseModel):
     """Body of a request; unknown members are refused."""
 
@@ -47,15 +51,15 @@ class PaintBody(Body):
 
     structure: Annotated[str, Field(max_length=64)]
     inside: bool
-    runs: Annotated[list[int], Field(max_length=2_000_000)]
-    who: Annotated[str, Field(max_length=16)] = ""
+    runs: Annotated[list[Annotated[int, Field(ge=0, le=2**40)]], Field(max_length=2_000_000)]
+    who: Initials = ""
 
 
 class BetweenBody(Body):
     """Fill the slices between the last two strokes."""
 
     structure: Annotated[str, Field(max_length=64)]
-    who: Annotated[str, Field(max_length=16)] = ""
+    who: Initials = ""
 
 
 class ApproveBody(Body):
@@ -163,7 +167,9 @@ def review_routes(find: Find) -> list[Route]:
     return [Route(prefix + path, endpoint, methods=[method]) for method, path, endpoint in routes]
 
 
-def stream(stamp: Callable[[], object], state: Callable[[], Any]) -> StreamingResponse:
+def stream(
+    stamp: Callable[[], object], state: Callable[[], Any], poll: float = POLL
+) -> StreamingResponse:
     """Server-sent events: the state now, and whenever `stamp` differs."""
 
     async def events() -> AsyncIterator[str]:
@@ -177,7 +183,7 @@ def stream(stamp: Callable[[], object], state: Callable[[], Any]) -> StreamingRe
             elif silent >= SILENCE:
                 silent = 0.0
                 yield ": still here\n\n"
-            await asyncio.sleep(POLL)
-            silent += POLL
+            await asyncio.sleep(poll)
+            silent += poll
 
     return StreamingResponse(events(), media_type="text/event-stream")

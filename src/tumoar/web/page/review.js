@@ -52,6 +52,7 @@ export async function openReview(key, tell) {
   setTool("look");
   find("loading").hidden = true;
   page.dataset.state = "ready";
+  page.dataset.key = key;
   follow(`${path}/events`, mine.leave.signal, (state) => review === mine && update(state), (error) => say(error.message));
 }
 
@@ -135,6 +136,7 @@ function table(state) {
     const volume = state.volumes[name];
     const known = volume.low !== null;
     some ||= known;
+    rows[s].classList.toggle("empty", volume.cm3 === 0);
     rows[s].cells[2].textContent = volume.cm3.toFixed(2);
     rows[s].cells[3].textContent = known ? `${volume.low.toFixed(2)} – ${volume.high.toFixed(2)}` : "–";
     rows[s].cells[3].title = volume.calibrated ? "calibrated prediction interval" : "spread of the samples: too narrow to serve as an uncertainty";

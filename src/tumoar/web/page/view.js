@@ -5,6 +5,8 @@ import { PLANES, edges, stamp } from "./draw.js";
 
 const BANDS = [[0.05, 0.95, 70], [0.25, 0.75, 130]]; // of the chance that an expert's structure has a voxel
 const SIDES = [["L", "R"], ["P", "A"], ["I", "S"]]; // at the low and the high end of x, y and z
+const WIDE = [[2, 0, 0, 0.62, 1], [1, 0.62, 0, 0.38, 0.5], [0, 0.62, 0.5, 0.38, 0.5]].map(tileAt); // by axis
+const HIGH = [[2, 0, 0, 1, 0.6], [1, 0, 0.6, 0.5, 0.4], [0, 0.5, 0.6, 0.5, 0.4]].map(tileAt);
 const { Niivue, NVImage } = niivue;
 
 export class View {
@@ -24,7 +26,9 @@ export class View {
   }
 
   static possible() {
-    return Boolean(document.createElement("canvas").getContext("webgl2"));
+    // Contexts are few, and are freed late: one answer is enough.
+    View.can ??= Boolean(document.createElement("canvas").getContext("webgl2"));
+    return View.can;
   }
 
   async open({ shape, spacing, structures }, voxels) {
@@ -41,9 +45,7 @@ export class View {
       this.nv = new Niivue({
         logLevel: "error",
         backColor: [0, 0, 0, 1],
-        crosshairColor: [0.85, 0.87, 0.9, 0.55],
-        crosshairWidth: 0.5,
-        crosshairGap: 6,
+        crosshairWidth: 0,
         isRadiologicalConvention: true,
         sagittalNoseLeft: true,
         multiplanarShowRender: 0,
@@ -127,6 +129,8 @@ export class View {
     this.layout = layout;
     const kinds = { planes: "Multiplanar", axial: "Axial", coronal: "Coronal", sagittal: "Sagittal", "3d": "Render" };
     this.solid(layout === "3d");
+    if (layout === "planes") this.nv.setCustomLayout(this.canvas.clientWidth > this.canvas.clientHeight ? WIDE : HIGH);
+    else this.nv.clearCustomLayout();
     this.nv.setSliceType(this.nv[`sliceType${kinds[layout]}`]);
     this.draw();
   }
@@ -163,8 +167,8 @@ export class View {
 
   pan(tile, dx, dy) {
     const pan = this.nv.scene.pan2Dxyzmm;
-    pan[tile.plane.u] += ((tile.right ? dx : -dx) * tile.fov[0]) / tile.width;
-    pan[tile.plane.v] -= (dy * tile.fov[1]) / tile.height;
+    pan[tile.plane.u] += ((tile.right ? dx : -dx) * Math.abs(tile.fov[0])) / tile.width;
+    pan[tile.plane.v] -= (dy * Math.abs(tile.fov[1])) / tile.height;
     this.draw();
   }
 
@@ -179,17 +183,18 @@ export class View {
       .filter((slice) => slice.axCorSag <= 2 && slice.AxyzMxy.length >= 4)
       .map((slice) => {
         let [left, top, width, height] = slice.leftTopWidthHeight;
-        const right = width > 0; // whether u grows to the right of the screen
-        if (!right) [left, width] = [left + width, -width];
-        const plane = PLANES[slice.axCorSag];
-        return { plane, left, top, width, height, right, low: slice.leftTopMM, fov: slice.fovMM };
+        const mirrored = width < 0;
+        if (mirrored) [left, width] = [left + width, -width];
+        const tile = { plane: PLANES[slice.axCorSag], left, top, width, height, mirrored, low: slice.leftTopMM, fov: slice.fovMM };
+        tile.right = this.toScreen(tile, 1, 0)[0] > this.toScreen(tile, 0, 0)[0]; // where u grows
+        return tile;
       });
   }
 
   toScreen(tile, u, v) {
     const across = (this.edge(tile.plane.u, u + 0.5) - tile.low[0]) / tile.fov[0];
     const up = (this.edge(tile.plane.v, v + 0.5) - tile.low[1]) / tile.fov[1];
-    return [tile.left + tile.width * (tile.right ? across : 1 - across), tile.top + tile.height * (1 - up)];
+    return [tile.left + tile.width * (tile.mirrored ? 1 - across : across), tile.top + tile.height * (1 - up)];
   }
 
   // The slice under a point of the canvas, and the place in it: integers are centers of voxels.
@@ -200,7 +205,7 @@ export class View {
 
   locate(tile, x, y) {
     let across = (x - tile.left) / tile.width;
-    if (!tile.right) across = 1 - across;
+    if (tile.mirrored) across = 1 - across;
     const up = 1 - (y - tile.top) / tile.height;
     const { u, v } = tile.plane;
     const index = (axis, mm) => mm / this.spacing[axis] + this.shape[axis] / 2 - 0.5;
@@ -267,8 +272,25 @@ export class View {
       this.drawPath(tile, this.pending.path);
     }
     if (this.cursor && this.cursor.plane === plane) this.drawCursor(tile);
+    this.drawCrosshair(tile);
     this.drawSides(tile);
     pen.restore();
+  }
+
+  drawCrosshair(tile) {
+    const [x, y] = this.toScreen(tile, this.at[tile.plane.u], this.at[tile.plane.v]);
+    const gap = 9 * this.scale;
+    this.pen.beginPath();
+    for (const [from, to] of [[tile.left, x - gap], [x + gap, tile.left + tile.width]]) {
+      this.pen.moveTo(from, y);
+      this.pen.lineTo(to, y);
+    }
+    for (const [from, to] of [[tile.top, y - gap], [y + gap, tile.top + tile.height]]) {
+      this.pen.moveTo(x, from);
+      this.pen.lineTo(x, to);
+    }
+    [this.pen.strokeStyle, this.pen.lineWidth] = ["rgba(180,200,225,0.55)", this.scale];
+    this.pen.stroke();
   }
 
   drawBitmap(tile, bitmap, color, alpha) {
@@ -347,6 +369,7 @@ export class View {
     const across = SIDES[tile.plane.u];
     const up = SIDES[tile.plane.v];
     const [left, right] = tile.right ? across : [...across].reverse();
+    this.above.dataset[tile.plane.name] = `${left}${right}${up[1]}${up[0]}`; // left, right, top, bottom
     const middle = [tile.left + tile.width / 2, tile.top + tile.height / 2];
     const letters = [
       [left, tile.left + 5 * scale, middle[1], "left", "middle"],
@@ -369,6 +392,10 @@ export class View {
     pen.strokeText(title, tile.left + 7 * scale, tile.top + 7 * scale);
     pen.fillText(title, tile.left + 7 * scale, tile.top + 7 * scale);
   }
+}
+
+function tileAt([axis, left, top, width, height]) {
+  return { sliceType: 2 - axis, position: [left, top, width, height] };
 }
 
 const pixel = ([r, g, b], alpha) => ((alpha << 24) | (b << 16) | (g << 8) | r) >>> 0;

@@ -51,7 +51,14 @@ def test_folder_is_what_the_interface_says(tmp_path, result):
     out = written(tmp_path / "out", result)
     names = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()}
     expected = {"segmentation.nii.gz", "segmentation.tsv", "uncertainty.nii.gz", "volumes.tsv"}
-    expected |= {"compartments.nii.gz", "report.html", "run.json", "log.txt", "transforms/FLAIR_to_T1c.txt"}
+    expected |= {
+        "compartments.nii.gz",
+        "report.html",
+        "run.json",
+        "log.txt",
+        "transforms/FLAIR_to_T1c.txt",
+        "state.npz",
+    }
     expected |= {f"{kind}/{organ}.nii.gz" for kind in ("structures", "probabilities") for organ in ORGANS}
     expected |= {f"native/{name}_segmentation.nii.gz" for name in ("T1c", "FLAIR")}
     assert names == expected

@@ -128,9 +128,12 @@ def segment(
                 _sample(case, model, fit, config, seed, number, given, keeper, watch, keeps_samples)
                 for number in range(config.chains)
             ]
-    tallies, infos, thetas, (tau, *_) = zip(*chains)
+    tallies, infos, thetas, (tau, *_), (last, *_) = zip(*chains)
     config = config.model_copy(update={"gibbs": config.gibbs.model_copy(update={"tau": tau})})
-    found = Segmentation(case, model.labels, placement, fit, thetas[0], tallies, infos, config, seed, clock)
+    theta = thetas[0]
+    found = Segmentation(
+        case, model.labels, placement, fit, theta, tallies, infos, config, seed, clock, last=last
+    )
     return _choose_gtv(found)
 
 
@@ -209,8 +212,8 @@ def _sample(
     keeper: Keeper,
     watch: Callable[[Progress], None],
     keeps_samples: bool,
-) -> tuple[Tally, tuple[gibbs.SweepInfo, ...], Theta, float]:
-    """Run Algorithm 1: votes of one chain, per-sweep diagnostics, last θ, and τ."""
+) -> tuple[Tally, tuple[gibbs.SweepInfo, ...], Theta, float, gibbs.Last]:
+    """Run Algorithm 1: votes of one chain, per-sweep diagnostics, last θ, τ, and what else it leaves."""
     own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
     shapes = (model.shape_z, model.shape_y)
     chain, begin = gibbs.initialize_chain(
@@ -244,7 +247,10 @@ def _sample(
         if info.sweep % EVERY == 0 or info.sweep == total:
             counts = {f"tally_{k}": v for k, v in tally.to_arrays().items()} if tally.samples else {}
             keeper.save(name, {**gibbs.to_arrays(state), **counts, "infos": np.array(infos)})
-    return tally, tuple(infos), state.theta, chain.tau
+    nodes = fit.nodes if state.mesh is None else state.mesh.nodes
+    shapes = (chain.shape_z, chain.shape_y)
+    last = gibbs.Last(state.labels, chain.volume.use, nodes, shapes, chain.fixed_z, chain.fixed_y)
+    return tally, tuple(infos), state.theta, chain.tau, last
 
 
 @contextmanager

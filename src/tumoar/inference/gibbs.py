@@ -53,8 +53,9 @@ class Chain:
 
     `pi` holds the label probabilities at the fitted nodes. Tumor is possible in `region`. Where `fixed_z`
     (X, Y, Z) is 0 or 1, z is fixed at that value; where it is -1, z is sampled; y likewise. `schedule`
-    determines the voxels that a sweep draws. `tau` is the likelihood exponent. `location` (X, Y, Z), if
-    given, is added to the log-odds of z. With a `mesh`, the schedule also moves the nodes.
+    determines the voxels that a sweep draws. `tau` is the likelihood exponent. `location` and
+    `location_y` (X, Y, Z), if given, are added to the log-odds of z and of y. With a `mesh`, the schedule
+    also moves the nodes.
     """
 
     labels: LabelTable
@@ -70,6 +71,7 @@ class Chain:
     schedule: Schedule = field(default_factory=Schedule)
     tau: float = 1.0
     location: Field | None = None
+    location_y: Field | None = None
     mesh: nodes.Mesh | None = None
 
     @cached_property
@@ -104,6 +106,18 @@ class ChainState:
     active: npt.NDArray[np.uint8]
     rest: Moments | None = None
     mesh: nodes.MeshState | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Last:
+    """What a chain leaves for sampling again: its labels, nodes, shape priors and fixed tumor."""
+
+    labels: Labels
+    use: npt.NDArray[np.uint8]
+    nodes: npt.NDArray[np.float64]
+    shapes: tuple[ShapePrior, ShapePrior]
+    fixed_z: Fixed | None = None
+    fixed_y: Fixed | None = None
 
 
 class SweepInfo(NamedTuple):
@@ -301,6 +315,8 @@ def draw_labels(
         y = chain.shape_y.field(labels.y.view(bool), select_color(core, color, chain.colors), _draw_key(rng))
         if chain.location is not None:
             z += chain.location
+        if chain.location_y is not None:
+            y += chain.location_y
         z, y = fix_field(z, chain.fixed_z), fix_field(y, chain.fixed_y)
         if reached is not active:
             z[beyond], y[beyond & (level == 2)] = np.inf, np.inf

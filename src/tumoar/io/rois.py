@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
@@ -12,10 +12,8 @@ from pydicom.uid import generate_uid
 
 from tumoar.vocabulary.labels import Code, LabelTable, Organ
 
-UNREVIEWED = "AUTO-UNREVIEWED"
-AUTOMATIC = "automatic, unreviewed"
-UNIDENTIFIED = f"{AUTOMATIC}; patient identity not checked"
-"""Descriptions have at most 64 characters."""
+UNIDENTIFIED = "; patient identity not checked"
+"""Added to a description; descriptions have at most 64 characters."""
 MANUFACTURER = "tumoar"
 STUDY = (
     "PatientName",
@@ -30,6 +28,45 @@ STUDY = (
     "ReferringPhysicianName",
 )
 """Attributes copied from the series, to link the file to its patient and study; nothing else is copied."""
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a person did with outlines: structures that were corrected, and who approved all of them and when.
+
+    `reviewer` are initials, empty if nobody approved; `date` and `time` are in DICOM format.
+    """
+
+    corrected: frozenset[str] = frozenset()
+    reviewer: str = ""
+    date: str = ""
+    time: str = ""
+
+    @property
+    def label(self) -> str:
+        """Label of a structure set, at most 16 characters."""
+        if self.reviewer:
+            return "APPROVED"
+        return "UNAPPROVED" if self.corrected else "AUTO-UNREVIEWED"
+
+    @property
+    def description(self) -> str:
+        """What the outlines are."""
+        made = "automatic, corrected" if self.corrected else "automatic"
+        if self.reviewer:
+            return f"{made}, approved"
+        return f"{made}, not approved" if self.corrected else "automatic, unreviewed"
+
+    def describe(self, name: str) -> str:
+        """What the outline of one structure is."""
+        return (self if name in self.corrected else replace(self, corrected=frozenset())).description
+
+    def algorithm(self, name: str) -> str:
+        """How the outline of a structure was made."""
+        return "SEMIAUTOMATIC" if name in self.corrected else "AUTOMATIC"
+
+
+NOT_REVIEWED = Review()
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,10 @@ from tumoar.geometry.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
 from tumoar.io.files import replace_file
 from tumoar.io.rois import (
-    AUTOMATIC,
     MANUFACTURER,
+    NOT_REVIEWED,
     UNIDENTIFIED,
-    UNREVIEWED,
+    Review,
     Roi,
     code_item,
     now,
@@ -48,6 +48,7 @@ def write_rtstruct(
     smooth: bool = False,
     key: str = "",
     is_checked: bool = True,
+    review: Review = NOT_REVIEWED,
 ) -> None:
     """Write structures as contours on the slices of a series, atomically.
 
@@ -61,9 +62,9 @@ def write_rtstruct(
     for roi in rois:
         if roi.mask.shape != grid.shape:
             raise ValueError(f"mask of {roi.name} must have the series' shape {grid.shape}")
-    data = _structure_set(rois, series, grid, slices, smooth, key)
+    data = _structure_set(rois, series, grid, slices, smooth, key, review)
     if not is_checked:
-        data.SeriesDescription = data.StructureSetName = UNIDENTIFIED
+        data.SeriesDescription = data.StructureSetName = review.description + UNIDENTIFIED
         data.StructureSetDescription += (
             " Patient identity could not be checked: these images may not show the patient who was segmented."
         )
@@ -89,7 +90,13 @@ def contours_of(
 
 
 def _structure_set(
-    rois: Sequence[Roi], series: Series, grid: Grid, slices: Sequence[Slice], smooth: bool, key: str
+    rois: Sequence[Roi],
+    series: Series,
+    grid: Grid,
+    slices: Sequence[Slice],
+    smooth: bool,
+    key: str,
+    review: Review,
 ) -> Dataset:
     header = series.headers[slices[0].path]
     frame = series.frame or uid("frame", str(header.SeriesInstanceUID))
@@ -101,24 +108,26 @@ def _structure_set(
         SeriesInstanceUID=uid("series", *own),
         Modality="RTSTRUCT",
         SeriesNumber=None,
-        SeriesDescription=AUTOMATIC,
+        SeriesDescription=review.description,
         OperatorsName="",
         Manufacturer=MANUFACTURER,
         ManufacturerModelName="tumoar",
         SoftwareVersions=__version__,
         InstanceCreationDate=date,
         InstanceCreationTime=time,
-        StructureSetLabel=UNREVIEWED,
-        StructureSetName=AUTOMATIC,
-        StructureSetDescription="Automatic outlines for research; not reviewed.",
+        StructureSetLabel=review.label,
+        StructureSetName=review.description,
+        StructureSetDescription=_describe(review),
         StructureSetDate=date,
         StructureSetTime=time,
-        ApprovalStatus="UNAPPROVED",
+        ApprovalStatus="APPROVED" if review.reviewer else "UNAPPROVED",
         SpecificCharacterSet=header.get("SpecificCharacterSet") or "ISO_IR 192",
         FrameOfReferenceUID=frame,
         PositionReferenceIndicator="",
         **of_study(header),
     )
+    if review.reviewer:
+        data.ReviewDate, data.ReviewTime, data.ReviewerName = review.date, review.time, review.reviewer
     data.file_meta = FileMetaDataset()
     data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID
@@ -140,14 +149,14 @@ def _structure_set(
             ReferencedFrameOfReferenceUID=frame,
             ROIName=roi.name,
             ROIDescription="; ".join(
-                filter(None, (roi.made_of, roi.interval, "automatic, unreviewed", f"contours along {kind}"))
+                filter(None, (roi.made_of, roi.interval, review.describe(roi.name), f"contours along {kind}"))
             ),
-            ROIGenerationAlgorithm="AUTOMATIC",
+            ROIGenerationAlgorithm=review.algorithm(roi.name),
         )
         for n, roi in enumerate(rois, 1)
     ]
     data.ROIContourSequence = [_contours(n, roi, grid, images, smooth) for n, roi in enumerate(rois, 1)]
-    data.RTROIObservationsSequence = [_observation(n, roi) for n, roi in enumerate(rois, 1)]
+    data.RTROIObservationsSequence = [_observation(n, roi, review) for n, roi in enumerate(rois, 1)]
     return data
 
 
@@ -175,13 +184,20 @@ def _decimals(values: Points) -> RawDataElement:
     return RawDataElement(CONTOUR_DATA, "DS", len(text), text, 0, False, True)
 
 
-def _observation(number: int, roi: Roi) -> Dataset:
+def _describe(review: Review) -> str:
+    if review.reviewer:
+        return "Outlines for research; approved by the reviewer named here."
+    done = "corrected, not approved" if review.corrected else "not reviewed"
+    return f"Automatic outlines for research; {done}."
+
+
+def _observation(number: int, roi: Roi, review: Review) -> Dataset:
     item = _dataset(
         ObservationNumber=number,
         ReferencedROINumber=number,
-        ROIObservationLabel=UNREVIEWED,
+        ROIObservationLabel=review.label,
         RTROIInterpretedType=roi.kind,
-        ROIInterpreter="",
+        ROIInterpreter=review.reviewer,
     )
     if roi.code is not None:
         item.RTROIIdentificationCodeSequence = [code_item(roi.code)]

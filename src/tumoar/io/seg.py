@@ -13,7 +13,7 @@ from tumoar.geometry.image import Grid
 from tumoar.io.dicom import Series, Slice, grid_of
 from tumoar.io.dicom_file import open_dicom, pixels_of
 from tumoar.io.files import replace_file
-from tumoar.io.rois import AUTOMATIC, MANUFACTURER, STUDY, UNIDENTIFIED, UNREVIEWED, Roi, uid
+from tumoar.io.rois import MANUFACTURER, NOT_REVIEWED, STUDY, UNIDENTIFIED, Review, Roi, uid
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import IntegrityError, TumoarError
 
@@ -22,7 +22,13 @@ EMPTY_IF_ABSENT = (*STUDY, "PositionReferenceIndicator")
 
 
 def write_seg(
-    path: str | Path, rois: Sequence[Roi], series: Series, *, key: str = "", is_checked: bool = True
+    path: str | Path,
+    rois: Sequence[Roi],
+    series: Series,
+    *,
+    key: str = "",
+    is_checked: bool = True,
+    review: Review = NOT_REVIEWED,
 ) -> None:
     """Write each structure as a segment, atomically; empty structures are skipped.
 
@@ -33,7 +39,8 @@ def write_seg(
     there = [roi for roi in rois if roi.mask.any()]
     if not there:
         return
-    data = _segmentation(there, series, key, AUTOMATIC if is_checked else UNIDENTIFIED)
+    description = review.description + ("" if is_checked else UNIDENTIFIED)
+    data = _segmentation(there, series, key, description, review)
     with replace_file(path) as temporary:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -41,7 +48,7 @@ def write_seg(
         _require_same(temporary, there, grid, path.name)
 
 
-def _segmentation(rois: Sequence[Roi], series: Series, key: str, description: str) -> Dataset:
+def _segmentation(rois: Sequence[Roi], series: Series, key: str, description: str, review: Review) -> Dataset:
     import highdicom as hd
     from pydicom.sr.codedict import codes
 
@@ -64,9 +71,9 @@ def _segmentation(rois: Sequence[Roi], series: Series, key: str, description: st
                     "SCT",
                     roi.code.meaning if roi.code else "Anatomical Structure",
                 ),
-                algorithm_type="AUTOMATIC",
+                algorithm_type=review.algorithm(roi.name),
                 algorithm_identification=algorithm,
-                tracking_id=f"{roi.name} {UNREVIEWED}",
+                tracking_id=f"{roi.name} {review.label}",
                 tracking_uid=uid("track", roi.name, *own),
                 display_color=hd.color.CIELabColor.from_rgb(*roi.rgb),
             )
@@ -88,9 +95,9 @@ def _segmentation(rois: Sequence[Roi], series: Series, key: str, description: st
             manufacturer_model_name="tumoar",
             software_versions=__version__,
             device_serial_number="0",
-            content_label="AUTO_UNREVIEWED",
+            content_label=review.label.replace("-", "_"),
             content_description=description,
-            content_creator_name="",
+            content_creator_name=review.reviewer,
             series_description=description,
         )
 

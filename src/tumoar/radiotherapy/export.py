@@ -14,7 +14,7 @@ from tumoar.geometry.image import Grid, frame_digest
 from tumoar.io.dicom import Series, digest_of, grid_of
 from tumoar.io.identity import require_patient, seal_identity
 from tumoar.io.nifti import read_nifti
-from tumoar.io.rois import Roi, look_of, look_of_target
+from tumoar.io.rois import NOT_REVIEWED, Review, Roi, look_of, look_of_target
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.io.seg import write_seg
 from tumoar.result.folder import add_files, read_manifest
@@ -46,9 +46,21 @@ Matrix = npt.NDArray[np.float64]
 
 
 def export(
-    out: Path, series: Series, *, rtstruct: bool, seg: bool, smooth: bool = False, trust: bool = False
+    out: Path,
+    series: Series,
+    *,
+    rtstruct: bool,
+    seg: bool,
+    smooth: bool = False,
+    trust: bool = False,
+    review: Review = NOT_REVIEWED,
+    edition: str = "",
 ) -> tuple[list[str], list[Note]]:
-    """Add RTSTRUCT and SEG files to a finished result; return their names, and notes."""
+    """Add RTSTRUCT and SEG files to a finished result; return their names, and notes.
+
+    `review` is what a person did with the outlines, and `edition` tells corrected outlines from others of the
+    same result: they get UIDs of their own.
+    """
     manifest = read_manifest(out)
     require_patient(manifest.get("patient", {}), manifest.get("key", ""), series.person, "the series")
     rois = rois_on(out, manifest, series, trust=trust)
@@ -61,14 +73,15 @@ def export(
         text = f"{max(100 * share, 0.1):.1f} % of it lies outside the series, where it is not drawn"
         note = Note("export", text, where=row["name"]) if share else _note_changed(row, rois, grid)
         notes += [note] if note else []
-    key = manifest.get("key", "")
+    key = manifest.get("key", "") + edition
     with add_files(out, manifest) as work:
         folder = work / FOLDER
         folder.mkdir()
         if rtstruct:
-            write_rtstruct(folder / RTSTRUCT, rois, series, smooth=smooth, key=key, is_checked=is_checked)
+            path = folder / RTSTRUCT
+            write_rtstruct(path, rois, series, smooth=smooth, key=key, is_checked=is_checked, review=review)
         if seg:
-            write_seg(folder / SEG, rois, series, key=key, is_checked=is_checked)
+            write_seg(folder / SEG, rois, series, key=key, is_checked=is_checked, review=review)
         names = [f"{FOLDER}/{path.name}" for path in sorted(folder.iterdir())]
     return names, notes
 

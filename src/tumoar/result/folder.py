@@ -32,6 +32,7 @@ from tumoar.result.native import Delivered, deliver, deliver_compartments, remov
 from tumoar.result.parts import describe_gtv
 from tumoar.result.prediction import describe_interval
 from tumoar.result.segmentation import Segmentation, Volume, exclusive, organ_mask, scale_volume
+from tumoar.result.state import STATE, write_state
 from tumoar.vocabulary.errors import IntegrityError
 from tumoar.vocabulary.labels import LabelTable, Organ, Structure, TumorClass
 from tumoar.vocabulary.notes import Note, needs_review
@@ -93,6 +94,8 @@ def write_result(
         write_table(work / "volumes.tsv", [*rows, *([whole_tumor] if whole_tumor else [])])
         write_table(work / "segmentation.tsv", label_rows(result.table))
         _write_transforms(work, result)
+        if result.last is not None:
+            write_state(work / STATE, result)
         (work / "log.txt").write_text("\n".join(log) + "\n", encoding="utf-8")
         whole = {
             **manifest,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Case
 from tumoar.inference.gem import Fit
-from tumoar.inference.gibbs import SweepInfo
+from tumoar.inference.gibbs import Last, SweepInfo
 from tumoar.inference.tally import Tally, Votes, pool_tallies
 from tumoar.model.bias import field as bias_field
 from tumoar.model.calibration import NOTHING, Calibration
@@ -125,6 +125,7 @@ class Segmentation:
     seconds: Mapping[str, float]
     calibration: Calibration = NOTHING
     conditions: str = ""  # for which a calibration must hold
+    last: Last | None = None  # what the first chain left
 
     @cached_property
     def tally(self) -> Tally:
@@ -146,13 +147,20 @@ class Segmentation:
     @property
     def _excess(self) -> npt.NDArray[np.floating] | None:
         """(X, Y, Z) intensity above the bound on the mean of edema, where a contrast has one (FLAIR)."""
+        if self.bound is None:
+            return None
+        n, bound = self.bound
+        bias = bias_field(self.theta.C[n : n + 1], self.case.grid.shape)[0]
+        return np.nan_to_num(self.case.D[n] - bias - bound)
+
+    @property
+    def bound(self) -> tuple[int, float] | None:
+        """The channel with a bound on the mean of edema from below (FLAIR), and that bound."""
         for n, contrast in enumerate(self.case.contrasts):
             for c in select_constraints(contrast, self.table):
                 if c.gmm == "edema" and c.op == ">=" and len(c.refs) > 1:
                     slices = (self.table.component_slice(self.table.x_named(ref)) for ref in c.refs)
-                    bound = max(self.theta.mu[q, n].max() for q in slices) + c.log_offset
-                    bias = bias_field(self.theta.C[n : n + 1], self.case.grid.shape)[0]
-                    return np.nan_to_num(self.case.D[n] - bias - bound)
+                    return n, float(max(self.theta.mu[q, n].max() for q in slices) + c.log_offset)
         return None
 
     @cached_property

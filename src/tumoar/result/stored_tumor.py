@@ -30,10 +30,13 @@ def tumor_of_stored(result: Stored) -> Tumor:
 
 def stored_predictions(result: Stored) -> dict[str, Prediction]:
     """Core and whole tumor as an expert would draw them, with the numbers that the result was made with."""
+    return predict_as(result, tumor_of_stored(result)) if result.manifest.get("prediction") else {}
+
+
+def predict_as(result: Stored, tumor: Tumor) -> dict[str, Prediction]:
+    """Predict a tumor with the numbers that a stored result was made with."""
     rows = result.manifest.get("prediction") or {}
-    if not rows:
-        return {}
-    tumor, found = tumor_of_stored(result), {}
+    found = {}
     for name in (CORE, WHOLE_TUMOR):
         border = tumor.border(name) if name in rows else None
         if border is not None:

@@ -7,8 +7,10 @@ other's changes.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +24,17 @@ from tumoar.geometry.image import Grid
 from tumoar.io.files import absolute
 from tumoar.io.manifest import read_manifest
 from tumoar.io.outputs import REVIEW
-from tumoar.io.record import Appending, Record
+from tumoar.io.record import Appending, Record, digest_line
+from tumoar.io.rois import Review
 from tumoar.result.segmentation import Volume
-from tumoar.result.stored import Stored
+from tumoar.result.state import STATE, State, read_state
+from tumoar.result.stored import Stored, volume_of
+from tumoar.review.again import Before, automatic_states, sample_again
+from tumoar.review.export import describe_rows, export_dicom, write_reviewed
 from tumoar.review.history import History, read_history
+from tumoar.review.sampled import Saved, follow, load_sampled, save_sampled
 from tumoar.review.strokes import Mask, Stroke, apply_stroke, from_line, to_line
-from tumoar.vocabulary.errors import IntegrityError, UsageError
+from tumoar.vocabulary.errors import BusyError, IntegrityError, UsageError
 
 RECORD = f"{REVIEW}/record.jsonl"
 IDENTITY = "segmentation.nii.gz"
@@ -43,7 +50,8 @@ class Session:
         self.result = result
         self._record = Record(result.folder, RECORD)
         self._lock = RLock()
-        self._masks: tuple[tuple[int, ...], dict[str, Mask]] | None = None
+        self._masks: tuple[tuple[str, ...], dict[str, Mask]] | None = None
+        self._state: State | None = None
         self._require_same(list(self._record.read()))
 
     @classmethod
@@ -72,8 +80,7 @@ class Session:
     @property
     def strokes(self) -> tuple[Stroke, ...]:
         """Strokes in force, oldest first."""
-        lines = (line for line in self._history().done if line["what"] == "stroke")
-        return tuple(from_line(line, self.grid.shape) for line in lines)
+        return self._strokes(self._history().done)
 
     @property
     def can_undo(self) -> bool:
@@ -93,7 +100,9 @@ class Session:
     @property
     def why_not(self) -> str:
         """Why nothing can be sampled again; empty if it can."""
-        return "sampling again is not available for this result; corrections take the voxels you draw"
+        if STATE in self.result.manifest["files"]:
+            return ""
+        return "the result is of an earlier version and has no stored state; corrections take what you draw"
 
     @property
     def approved(self) -> dict[str, Any] | None:
@@ -114,10 +123,14 @@ class Session:
     def volume(self, name: str) -> Volume:
         """Volume of a structure as corrected now; its interval is unknown until it is sampled again."""
         with self._lock:
-            now, before = self._current(self._history())[self._known(name)], self._automatic[name]
+            history = self._history()
+            now, before = self._current(history)[self._known(name)], self._automatic[name]
             if np.array_equal(now, before):
                 return self.result.volume(name)
-            return Volume(float(now.sum()) * self.grid.voxel_volume / 1000)
+            outlined = float(now.sum()) * self.grid.voxel_volume / 1000
+            row = history.sampled[-1]["volumes"].get(name) if history.sampled else None
+            found = Volume(np.nan) if row is None else volume_of(row)
+            return found if abs(found.outlined - outlined) < 1e-3 else Volume(outlined)
 
     # ---- changes -------------------------------------------------------------------------------------------
 
@@ -147,7 +160,34 @@ class Session:
         cancelled: Callable[[], bool] | None = None,
     ) -> tuple[str, ...]:
         """Sample around the strokes since the last sampling; returns the structures that changed."""
-        raise UsageError("sample-again", self.why_not)
+        if self.why_not:
+            raise UsageError("sample-again", self.why_not)
+        with self._lock:
+            history = self._history()
+            new = self._strokes(history.unsampled)
+            if not new:
+                return ()
+            made = sample_again(self._before(history), new, progress, cancelled)
+            number = history.revision + 1
+            path = self.result.folder / REVIEW / f"sampled-{number:04}.npz"
+            with self._record.appending() as record:
+                if self._begin(record) != history:
+                    raise BusyError(
+                        "review", "the review changed meanwhile", file=RECORD, do="sample again once more"
+                    )
+                digest = save_sampled(path, made.states, made.masks, made.state, made.box)
+                record.append(
+                    {
+                        "what": "sample",
+                        "id": number,
+                        "file": path.name,
+                        "sha256": digest,
+                        "volumes": made.volumes,
+                        "seconds": round(made.seconds, 2),
+                        "when": utc_now(),
+                    }
+                )
+            return made.names
 
     def approve(self, initials: str, comment: str = "") -> None:
         """Approve the outlines as they are now."""
@@ -155,8 +195,42 @@ class Session:
         if len(comment) > LONGEST_COMMENT:
             raise UsageError("review", "the comment is too long", do=f"use at most {LONGEST_COMMENT} letters")
         with self._lock, self._record.appending() as record:
-            self._begin(record)
-            record.append({"what": "approve", "who": who, "when": utc_now(), "comment": comment, "masks": {}})
+            masks = {
+                name: hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()
+                for name, mask in self._current(self._begin(record)).items()
+            }
+            record.append(
+                {"what": "approve", "who": who, "when": utc_now(), "comment": comment, "masks": masks}
+            )
+
+    def export(
+        self, out: Path, *, reference: Path | str | None = None, rtstruct: bool = True, seg: bool = True
+    ) -> list[Path]:
+        """Write the outlines as they are now to a new folder: a result with masks and margins of its own.
+
+        With `reference`, a DICOM series, also RTSTRUCT and SEG, approved only if this review is.
+        """
+        with self._lock:
+            history, lines = self._history(), self._record.read()
+            masks = self._current(history)
+            differ = frozenset(n for n in self.names if not np.array_equal(masks[n], self._automatic[n]))
+            line = history.approval
+            when = datetime.fromisoformat(str(line["when"])).astimezone() if line is not None else None
+            review = Review(
+                differ,
+                "" if line is None else str(line["who"]),
+                "" if when is None else when.strftime("%Y%m%d"),
+                "" if when is None else when.strftime("%H%M%S"),
+            )
+            digest = digest_line(json.dumps(lines, sort_keys=True).encode())
+            about = {"record": digest, "corrected": sorted(differ), "approved": self.approved}
+            rows = describe_rows(self.result, masks, {n: self.volume(n) for n in differ}, differ)
+            place = absolute(out)
+            write_reviewed(place, self.result, masks, rows, review, about)
+        written = [place / f"structures/{name}.nii.gz" for name in self.names]
+        if reference is not None and (rtstruct or seg):
+            written += export_dicom(place, reference, review, digest, rtstruct=rtstruct, seg=seg)
+        return written
 
     # ---- inside --------------------------------------------------------------------------------------------
 
@@ -170,13 +244,36 @@ class Session:
 
     def _current(self, history: History) -> dict[str, Mask]:
         """Masks as corrected; kept until something changes."""
-        key = tuple(int(line["id"]) for line in history.done)
+        key = tuple(f"{line['what']} {line['id']}" for line in history.done)
         if self._masks is None or self._masks[0] != key:
-            masks = dict(self._automatic)
-            for line in history.unsampled:
-                masks = apply_stroke(masks, from_line(line, self.grid.shape), self.result.table)
+            masks = self._sampled_masks(history)
+            for stroke in self._strokes(history.unsampled):
+                masks = apply_stroke(masks, stroke, self.result.table)
             self._masks = key, masks
         return self._masks[1]
+
+    def _sampled_masks(self, history: History) -> dict[str, Mask]:
+        masks = dict(self._automatic)
+        for line in history.sampled[-1:]:
+            masks |= self._saved(line).masks
+        return masks
+
+    def _saved(self, line: Mapping[str, Any]) -> Saved:
+        return load_sampled(self.result.folder / REVIEW / str(line["file"]), str(line["sha256"]))
+
+    def _strokes(self, lines: Iterable[Mapping[str, Any]]) -> tuple[Stroke, ...]:
+        return tuple(from_line(line, self.grid.shape) for line in lines if line["what"] == "stroke")
+
+    def _before(self, history: History) -> Before:
+        """What sampling again begins with."""
+        if self._state is None:
+            self._state = read_state(self.result.folder / STATE)
+        state, states = self._state, automatic_states(self.result)
+        for line in history.sampled:
+            saved = self._saved(line)
+            state, states = follow(state, saved), saved.states
+        masks = self._sampled_masks(history)
+        return Before(self.result, state, states, masks, self._automatic, self._strokes(history.done))
 
     def _begin(self, record: Appending) -> History:
         """History of a locked record; a new one begins with the identity of the result."""

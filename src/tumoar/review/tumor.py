@@ -1,0 +1,242 @@
+"""Sample the tumor again around new strokes, and deliver it on the voxels of the reference image."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage
+
+from tumoar.geometry.image import Grid
+from tumoar.geometry.resample import resample_mean
+from tumoar.model.joint import Labels
+from tumoar.result.native import HALF
+from tumoar.result.parts import find_islands
+from tumoar.result.state import Box, State
+from tumoar.review.allowed import (
+    ALL,
+    CAVITY,
+    CORE,
+    EDEMA,
+    NONE,
+    States,
+    find_allowed,
+    index_into,
+    look_up,
+    states_of,
+)
+from tumoar.review.evidence import Clue, Field, weigh_clue
+from tumoar.review.region import Sampled, Scene, build_scene, sample_region, weigh_classes
+from tumoar.review.strokes import Mask, Stroke, to_runs
+from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.labels import LabelTable
+
+MARGIN = 20
+"""Voxels of the box around new strokes."""
+AROUND = np.ones((3, 3, 3), bool)
+
+Step = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """State after sampling, and the tumor on the reference image; `sampled` is None if nothing was drawn."""
+
+    state: State
+    states: States
+    box: Box | None = None
+    sampled: Sampled | None = None
+
+
+def sample_tumor(
+    state: State,
+    strokes: Sequence[Stroke],
+    new: Sequence[Stroke],
+    before: States,
+    grid: Grid,
+    table: LabelTable,
+    config: Config,
+    step: Step = lambda done, total: None,
+) -> Outcome:
+    """Sample around `new` strokes, of all `strokes` in force; `before` is the tumor on the `grid`."""
+    allowed = find_allowed(strokes, table, grid.shape)
+    box = _box_around(new, state, grid)
+    if box is None:
+        return Outcome(state, before)
+    scene = build_scene(state, box)
+    index = index_into(grid, state.grid, scene.box)
+    here = look_up(allowed, index, ALL)
+    now = look_up(before, index, NONE)
+    evidence = _find_evidence(scene, state, new, grid, index, now, table)
+    sampled = sample_region(scene, state, here, evidence, _seed(state, strokes, grid), step)
+    after = _update(state, scene, sampled)
+    states = _deliver(after, scene, sampled, before, allowed, new, grid, config)
+    return Outcome(after, states, scene.box, sampled)
+
+
+def _seed(state: State, strokes: Sequence[Stroke], grid: Grid) -> int:
+    """A seed that depends on what was drawn alone."""
+    digest = hashlib.sha256(str(state.seed).encode())
+    for stroke in strokes:
+        digest.update(f"{stroke.structure} {stroke.inside} {to_runs(stroke.voxels, grid.shape)}".encode())
+    return int.from_bytes(digest.digest()[:4], "little")
+
+
+def _box_around(new: Sequence[Stroke], state: State, grid: Grid) -> Box | None:
+    """Box of the state around strokes, with the margin; None if they lie outside of it."""
+    corners = np.concatenate([stroke.voxels for stroke in new])
+    ends = np.array([corners.min(0) - 0.5, corners.max(0) + 0.5])
+    every = np.array([[ends[a, 0], ends[b, 1], ends[c, 2]] for a in (0, 1) for b in (0, 1) for c in (0, 1)])
+    found = state.grid.index(grid.world(every))
+    low = np.maximum(np.floor(found.min(0)).astype(int) - MARGIN, 0)
+    high = np.minimum(np.ceil(found.max(0)).astype(int) + MARGIN + 1, state.use.shape)
+    if (low >= high).any():
+        return None
+    i, j, k = (slice(int(a), int(b)) for a, b in zip(low, high, strict=True))
+    return i, j, k
+
+
+# ---- evidence ----------------------------------------------------------------------------------------------
+
+
+def _find_evidence(
+    scene: Scene,
+    state: State,
+    new: Sequence[Stroke],
+    grid: Grid,
+    index: npt.NDArray[np.int64],
+    now: States,
+    table: LabelTable,
+) -> tuple[Field, Field]:
+    """Log-odds of z and of y that new strokes add around them."""
+    normal, edema, core = weigh_classes(scene, state)
+    i, j, k = map(float, state.grid.spacing)
+    e_z, e_y = np.zeros(now.shape, np.float32), np.zeros(now.shape, np.float32)
+    for stroke in new:
+        own = states_of(table.organ(stroke.structure), table)
+        painted = look_up(_drawn(stroke, grid), index, 0) > 0
+        if own & (CORE | CAVITY) == CAVITY:
+            continue
+        member = (now & own) > 0
+        wrong = painted & (member != stroke.inside) & scene.region
+        slab = _same_slices(stroke, index)
+        ring = slab & ~painted & (ndimage.distance_transform_edt(~painted, (i, j, k)) <= 10.0)
+        clue = Clue(wrong, ring & (member != stroke.inside) & scene.region, stroke.inside)
+        if own & CORE and not own & EDEMA:
+            model = core - np.logaddexp(normal, edema)
+            e_y += weigh_clue(clue, scene.volume.D, model, (i, j, k))
+        elif own & EDEMA and own & CORE:
+            model = np.logaddexp(core, edema) - normal
+            e_z += weigh_clue(clue, scene.volume.D, model, (i, j, k))
+        else:
+            model = edema - normal
+            e_z += weigh_clue(clue, scene.volume.D, model, (i, j, k))
+            if stroke.inside:
+                e_y -= np.abs(weigh_clue(clue, scene.volume.D, edema - core, (i, j, k)))
+    return e_z, e_y
+
+
+def _drawn(stroke: Stroke, grid: Grid) -> npt.NDArray[np.uint8]:
+    out = np.zeros(grid.shape, np.uint8)
+    out[tuple(stroke.voxels.T)] = 1
+    return out
+
+
+def _same_slices(stroke: Stroke, index: npt.NDArray[np.int64]) -> Mask:
+    """Voxels in the slices of a stroke, along the axis in which it is thinnest."""
+    low, high = stroke.voxels.min(0), stroke.voxels.max(0)
+    axis = int(np.argmin(high - low))
+    return np.asarray((index[..., axis] >= low[axis]) & (index[..., axis] <= high[axis]))
+
+
+# ---- the state and its delivery ----------------------------------------------------------------------------
+
+
+def _update(state: State, scene: Scene, sampled: Sampled) -> State:
+    """The state with the new labels and votes in a region, scaled to as many samples as before."""
+    at = scene.region
+    votes = {}
+    for name, new in (("votes_z", sampled.z), ("votes_y", sampled.y), ("votes_cavity", sampled.cavity)):
+        whole = getattr(state, name).copy()
+        scaled = np.rint(new[at] * (state.samples / sampled.samples)).astype(np.uint8)
+        part = whole[scene.box]
+        part[at] = scaled
+        votes[name] = whole
+    labels = []
+    for name in "lzy":
+        whole = getattr(state.labels, name).copy()
+        whole[scene.box][at] = getattr(sampled.labels, name)[at]
+        labels.append(whole)
+    return replace(state, labels=Labels(*labels), **votes)
+
+
+def fractions(state: State, grid: Grid) -> tuple[Field, Field, Field]:
+    """Fractions of the samples with tumor, core with a cavity, and a cavity, on the reference grid."""
+    z, y, cavity = (
+        resample_mean(votes / np.float32(state.samples), state.grid, grid)
+        for votes in (state.votes_z, state.votes_y, state.votes_cavity)
+    )
+    return z, y, cavity
+
+
+def _deliver(
+    state: State,
+    scene: Scene,
+    sampled: Sampled,
+    before: States,
+    allowed: States,
+    new: Sequence[Stroke],
+    grid: Grid,
+    config: Config,
+) -> States:
+    """Tumor on the reference grid: by vote near the strokes where it changed, as before elsewhere."""
+    z, y, cavity = fractions(state, grid)
+    voted = np.where(z > HALF, np.where(y > HALF, CORE, EDEMA), NONE).astype(np.uint8)
+    voted[cavity > HALF] = CAVITY
+    inner = look_up(scene.region.astype(np.uint8), _into_box(state, scene, grid), 0) > 0
+    held = allowed != ALL
+    after = np.where(inner, voted, before)
+    after = np.where(allowed & after > 0, after, _nearest_allowed(allowed))
+    after = _clean(after, before, held, inner, grid, config)
+    changed = after != before
+    parts, _ = ndimage.label(changed | _painted(new, grid), AROUND)
+    touched = np.unique(parts[tuple(np.concatenate([s.voxels for s in new]).T)])
+    return np.where(np.isin(parts, touched[touched > 0]), after, before).astype(np.uint8)
+
+
+def _into_box(state: State, scene: Scene, grid: Grid) -> npt.NDArray[np.int64]:
+    X, Y, Z = grid.shape
+    index = index_into(state.grid, grid, (slice(0, X), slice(0, Y), slice(0, Z)))
+    return index - [s.start for s in scene.box]
+
+
+def _painted(new: Sequence[Stroke], grid: Grid) -> Mask:
+    out = np.zeros(grid.shape, bool)
+    for stroke in new:
+        out[tuple(stroke.voxels.T)] = True
+    return out
+
+
+def _nearest_allowed(allowed: States) -> States:
+    """The state that a held voxel gets if the vote is for none of those allowed."""
+    out = np.full(allowed.shape, NONE, np.uint8)
+    for state in (EDEMA, CAVITY, CORE):
+        out[(allowed & NONE == 0) & (allowed & state > 0)] = state
+    return out
+
+
+def _clean(after: States, before: States, held: Mask, inner: Mask, grid: Grid, config: Config) -> States:
+    """Remove parts of tumor that a new result omits, unless they are held or go on outside the region."""
+    tumor = after != NONE
+    core = (after & (CORE | CAVITY)) > 0
+    islands = find_islands(
+        tumor, core, None, grid.voxel_volume / 1000, config.least_tumor, config.least_share
+    )
+    if not islands.any():
+        return after
+    parts, _ = ndimage.label(tumor, AROUND)
+    keeps = np.unique(parts[(held | ~inner) & tumor])
+    return np.where(islands & ~np.isin(parts, keeps), NONE, after).astype(np.uint8)

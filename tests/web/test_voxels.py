@@ -49,7 +49,9 @@ def test_runs_go_along_x():
     assert found.tolist() == [[2, 0, 0], [3, 0, 0], [0, 1, 0]]
 
 
-@pytest.mark.parametrize("runs", [[], [1], [-1, 2], [0, 0], [0, -1], [119, 2], [0, 10**15], [10**15, 1], [[1, 2]]])
+@pytest.mark.parametrize(
+    "runs", [[], [1], [-1, 2], [0, 0], [0, -1], [119, 2], [0, 10**15], [10**15, 1], [[1, 2]]]
+)
 def test_runs_outside_are_refused_before_anything_is_allocated(runs):
     with pytest.raises(UsageError):
         to_stored(runs, find_orientation(Grid(SHAPE, np.eye(4))))

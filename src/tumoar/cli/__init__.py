@@ -44,7 +44,20 @@ app = typer.Typer(
     rich_markup_mode=None,  # panels and colors would double the time of `--help`
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-commands = (demo, segment, inspect, review, export, dose, report, evaluate, calibrate, cohort, simulate, doctor)
+commands = (
+    demo,
+    segment,
+    inspect,
+    review,
+    export,
+    dose,
+    report,
+    evaluate,
+    calibrate,
+    cohort,
+    simulate,
+    doctor,
+)
 for command in commands:
     app.command(cls=StrictCommand)(command)
 app.command(name="app", cls=StrictCommand)(browser_app)

@@ -11,7 +11,9 @@ from tumoar.cli.review import Browser, Port, announce
 
 
 def app(
-    folder: Annotated[Path, typer.Argument(help="The work folder: cases and their results.")] = Path("tumoar-cases"),
+    folder: Annotated[Path, typer.Argument(help="The work folder: cases and their results.")] = Path(
+        "tumoar-cases"
+    ),
     images: Annotated[
         list[Path] | None,
         typer.Option(
@@ -25,4 +27,6 @@ def app(
     """Begin cases in the browser, watch them, and review their results."""
     from tumoar.web.app import serve_work
 
-    serve_work(folder, images or [], port, lambda address: announce(address, browser=browser), threads=threads)
+    serve_work(
+        folder, images or [], port, lambda address: announce(address, browser=browser), threads=threads
+    )

@@ -51,7 +51,7 @@ class StartBody(Body):
     name: Annotated[str, Field(max_length=64)]
     found: Annotated[str, Field(max_length=64)]
     images: Annotated[list[ChosenImage], Field(max_length=64)]
-    options: dict[str, bool] = {}
+    options: Annotated[dict[str, bool], Field(default_factory=dict)]
 
 
 def describe_result(folder: Path) -> dict[str, Any]:

@@ -57,7 +57,9 @@ class Cases:
         flags = tuple(flag for option, flag in FLAGS.items() if options.get(option))
         path = self._order(flags).log(subject.name, RECORD)
         if path.exists():
-            raise UsageError("case", "a case of this name exists", found=subject.label, do="give another name")
+            raise UsageError(
+                "case", "a case of this name exists", found=subject.label, do="give another name"
+            )
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -138,7 +140,9 @@ class Cases:
             order.log(subject.name, ".json").unlink(missing_ok=True)  # the outcome of an earlier attempt
             return supervise(subject, order, job.progress.tell, job.stop.is_set)
         except Exception as fault:  # its message may contain a path, and so a patient's name
-            return record_failure(subject, order, TumoarError("fault", f"internal error: {type(fault).__name__}"))
+            return record_failure(
+                subject, order, TumoarError("fault", f"internal error: {type(fault).__name__}")
+            )
         finally:
             with self._lock:
                 del self._jobs[subject.name]

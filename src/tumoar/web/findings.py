@@ -16,7 +16,15 @@ from tumoar.vocabulary.contrasts import default_contrasts
 from tumoar.vocabulary.errors import ResourceError, UnreadableFileError, UsageError
 
 PATIENCE = 600  # seconds
-SPELLINGS = {"t1ce": "T1c", "t1gd": "T1c", "t1post": "T1c", "t1w": "T1", "t2w": "T2", "t2f": "FLAIR", "t1n": "T1"}
+SPELLINGS = {
+    "t1ce": "T1c",
+    "t1gd": "T1c",
+    "t1post": "T1c",
+    "t1w": "T1",
+    "t2w": "T2",
+    "t2f": "FLAIR",
+    "t1n": "T1",
+}
 """Further spellings of contrasts in file names, as in public collections."""
 NOT_USED = ""
 
@@ -62,18 +70,29 @@ def inspect(place: Path, names: Mapping[str, str]) -> Findings:
     words = [sys.executable, "-m", "tumoar.cli.child", "inspect", str(place), "--json"]
     try:
         done = subprocess.run(
-            words, stdin=subprocess.PIPE, capture_output=True, timeout=PATIENCE, check=False, start_new_session=True
+            words,
+            stdin=subprocess.PIPE,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+            start_new_session=True,
         )
         images = json.loads(done.stdout)["images"]
     except subprocess.TimeoutExpired as error:
-        raise ResourceError("time", "looking at the images takes too long", do="choose fewer files") from error
+        raise ResourceError(
+            "time", "looking at the images takes too long", do="choose fewer files"
+        ) from error
     except (ValueError, KeyError) as error:
-        raise UnreadableFileError("B1", "no images found", do="choose NIfTI files or a DICOM folder") from error
+        raise UnreadableFileError(
+            "B1", "no images found", do="choose NIfTI files or a DICOM folder"
+        ) from error
     rows, paths = [], []
     for image in images:
         file = str(image["file"])
         series = re.match(r"#\d+ ", file) if "contrast_guess" in image else None
-        paths.append(f"{place}{series[0].strip()}" if series else str(place / file if place.is_dir() else place))
+        paths.append(
+            f"{place}{series[0].strip()}" if series else str(place / file if place.is_dir() else place)
+        )
         shown = file if series else names.get(file, file)
         guess = image.get("contrast_guess") or guess_contrast(shown)
         rows.append(

@@ -116,5 +116,8 @@ def _results_below(folder: Path, levels: int) -> Iterator[Path]:
 
 def _outside(name: str) -> UsageError:
     return UsageError(
-        "folder", "this name leads outside the chosen folders", found=printable(name[:80]), do="choose a file below"
+        "folder",
+        "this name leads outside the chosen folders",
+        found=printable(name[:80]),
+        do="choose a file below",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ from tumoar.review.session import Session
 from tumoar.vocabulary.errors import TumoarError, UsageError
 from tumoar.web.palette import color_of
 from tumoar.web.voxels import picture_on, to_page, to_stored
+
+MOST_EXPORTS = 1000
 
 Mask = npt.NDArray[np.bool_]
 
@@ -114,7 +117,7 @@ class Review:
             "status": result.status,
             "stamps": list(result.stamps),
             "notes": [note.sentence for note in result.notes],
-            "can_export": self.series is not None,
+            "has_series": self.series is not None,
         }
 
     def state(self) -> dict[str, Any]:
@@ -192,20 +195,23 @@ class Review:
         self.session.approve(initials, comment)
 
     def export(self) -> list[str]:
-        """Write RTSTRUCT and SEG beside the result; returns the names of the files."""
-        if self.series is None:
-            raise UsageError(
-                "export", "no DICOM series to draw on", do="start with `tumoar review RESULT --reference DIR`"
-            )
-        out = self.folder.with_name(f"{self.folder.name}-reviewed")
-        return [f"{out.name}/{path.name}" for path in self.session.export(out, reference=self.series)]
+        """Write the outlines beside the result, with RTSTRUCT and SEG if a series is known."""
+        name = f"{self.folder.name}-reviewed"
+        for number in range(1, MOST_EXPORTS):
+            out = self.folder.with_name(name if number == 1 else f"{name}-{number}")
+            if not os.path.lexists(out):
+                written = self.session.export(out, reference=self.series)
+                return [f"{out.name}/{path.relative_to(out)}" for path in written]
+        raise UsageError("export", "there are too many exports of this result", do="move some of them away")
 
     def _sample(self, sampling: Sampling) -> None:
         def progress(share: float) -> None:
             sampling.share = share
 
         try:
-            sampling.changed = self.session.sample_again(progress, sampling.stop.is_set)
+            # A session of its own: strokes do not wait for the sampling.
+            session = Session(self.session.result)
+            sampling.changed = session.sample_again(progress, sampling.stop.is_set)
             sampling.state = "stopped" if sampling.stop.is_set() else "done"
         except TumoarError as refusal:
             sampling.message, sampling.state = str(refusal), "failed"

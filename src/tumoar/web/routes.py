@@ -167,9 +167,7 @@ def review_routes(find: Find) -> list[Route]:
     return [Route(prefix + path, endpoint, methods=[method]) for method, path, endpoint in routes]
 
 
-def stream(
-    stamp: Callable[[], object], state: Callable[[], Any], poll: float = POLL
-) -> StreamingResponse:
+def stream(stamp: Callable[[], object], state: Callable[[], Any], poll: float = POLL) -> StreamingResponse:
     """Server-sent events: the state now, and whenever `stamp` differs."""
 
     async def events() -> AsyncIterator[str]:

@@ -31,7 +31,12 @@ def new_token() -> str:
 
 
 def build(
-    routes: Sequence[Route], token: str, port: int, *, most_upload: int = 0, close: Callable[[], None] = lambda: None
+    routes: Sequence[Route],
+    token: str,
+    port: int,
+    *,
+    most_upload: int = 0,
+    close: Callable[[], None] = lambda: None,
 ) -> Starlette:
     """The application: the page, its scripts, and routes behind the guard."""
 
@@ -86,7 +91,9 @@ def open_browser(address: str) -> Path | None:
     """
     handle, name = tempfile.mkstemp(prefix="tumoar-", suffix=".html")  # readable by its owner alone
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={address}">\n')
+        file.write(
+            f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={address}">\n'
+        )
     path = Path(name)
     try:
         if webbrowser.open(path.as_uri()):

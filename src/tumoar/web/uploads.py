@@ -74,11 +74,15 @@ async def receive(upload: Upload, shown: str, chunks: AsyncIterator[bytes]) -> N
     path = upload.place(shown)
     size, whole = 0, False
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+        with os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb"
+        ) as file:
             async for chunk in chunks:
                 size += len(chunk)
                 if size > MOST_FILE or upload.size + size > MOST_ALL:
-                    raise ResourceError("B6", "the files are too large", do="choose them on this machine instead")
+                    raise ResourceError(
+                        "B6", "the files are too large", do="choose them on this machine instead"
+                    )
                 file.write(chunk)
         upload.size += size
         whole = True

@@ -47,7 +47,9 @@ def to_stored(runs: Sequence[int], orientation: Orientation) -> npt.NDArray[np.i
 def to_page(array: npt.NDArray[np.generic], orientation: Orientation) -> bytes:
     """Bytes of an array in the order of the page; those of a mask are bits, the lowest first."""
     flat = to_canonical(array, orientation).ravel("F")
-    return np.packbits(flat, bitorder="little").tobytes() if flat.dtype == bool else flat.tobytes()
+    if flat.dtype == bool:
+        return np.packbits(flat.astype(np.uint8), bitorder="little").tobytes()
+    return flat.tobytes()
 
 
 def picture_on(nifti: str, onto: Grid) -> Bytes:

@@ -70,7 +70,7 @@ function describe(about, first) {
   find("structures").tBodies[0].replaceChildren(...about.structures.map(structureRow));
   find("notes").hidden = !about.notes.length;
   find("notes").querySelector("ul").replaceChildren(...about.notes.map((note) => made("li", note)));
-  find("export").hidden = !about.can_export;
+  find("export").textContent = about.has_series ? "Export masks, RTSTRUCT and SEG" : "Export masks";
 }
 
 const made = (tag, text = "", values = {}) => Object.assign(document.createElement(tag), { textContent: text, ...values });
@@ -95,8 +95,8 @@ function structureRow({ name, color }, s) {
   const eye = made("input", "", { type: "checkbox", checked: true, ariaLabel: `show ${name}` });
   eye.addEventListener("change", () => {
     view.shown[s] = eye.checked;
-    if (view.layout === "3d") view.solid(true);
-    view.draw();
+    view.solid();
+    view.overlay();
   });
   const button = made("button", "", { className: "name", type: "button" });
   const chip = made("i");
@@ -122,10 +122,10 @@ async function update(state) {
   const ended = mine.state.sampling.state === "running" && state.sampling.state === "done";
   mine.state = state;
   view.pending = null;
-  if (view.layout === "3d") view.solid(true);
+  view.solid();
   table(state);
   panel(state, ended);
-  view.draw();
+  view.overlay();
   where();
 }
 
@@ -196,7 +196,7 @@ function choose(s, jump) {
   meaning();
   const middle = jump && center(s);
   if (middle) view.moveTo(middle);
-  else view.draw();
+  else view.overlay();
 }
 
 // The voxel of a structure that is nearest to its center.
@@ -226,7 +226,7 @@ function setTool(tool) {
   for (const box of document.getElementsByName("tool")) box.checked = box.value === tool;
   view.cursor = null;
   meaning();
-  view.draw();
+  view.overlay();
 }
 
 function meaning() {
@@ -248,7 +248,7 @@ function setRadius(value) {
   find("radius-out").textContent = `${radius()} mm`;
   if (view?.cursor) {
     view.cursor.radius = radius();
-    view.draw();
+    view.overlay();
   }
 }
 
@@ -262,7 +262,7 @@ async function act(path, body) {
     return state;
   } catch (error) {
     view.pending = null;
-    view.draw();
+    view.overlay();
     say(error.message);
     return null;
   }
@@ -284,8 +284,8 @@ function toggleBefore() {
   view.before = !view.before;
   find("before").setAttribute("aria-pressed", view.before);
   find("before-note").hidden = !view.before;
-  if (view.layout === "3d") view.solid(true);
-  view.draw();
+  view.solid();
+  view.overlay();
   where();
 }
 
@@ -335,7 +335,7 @@ function listen(made) {
       if (isPath) pending.path = [[hit.u, hit.v]];
       else stamp(pending.bitmap, ...sizes(hit.tile.plane), drag.last, drag.last, radius());
       made.pending = pending;
-      made.draw();
+      made.overlay();
     }
   });
 
@@ -346,7 +346,7 @@ function listen(made) {
       const hit = made.find(x, y);
       const isBrush = review.tool === "brush" || review.tool === "eraser";
       made.cursor = hit && isBrush ? { plane: hit.tile.plane, u: hit.u, v: hit.v, radius: radius() } : null;
-      if (isBrush) made.draw();
+      if (isBrush) made.overlay();
       return;
     }
     if (drag.kind === "turn") made.turn((x - drag.x) / made.scale, (y - drag.y) / made.scale);
@@ -360,7 +360,7 @@ function listen(made) {
     else stamp(pending.bitmap, ...sizes(pending.plane), drag.last, [u, v], radius());
     drag.last = [u, v];
     made.cursor = null;
-    made.draw();
+    made.overlay();
   });
 
   const end = (event) => {
@@ -370,12 +370,12 @@ function listen(made) {
     const { pending } = done;
     if (event.type === "pointercancel") {
       made.pending = null;
-      made.draw();
+      made.overlay();
       return;
     }
     if (pending.path) enclose(pending, done.last);
     pending.path = null;
-    made.draw();
+    made.overlay();
     if (pending.bitmap.includes(1)) post(pending, done.inside);
     else made.pending = null;
   };
@@ -384,7 +384,7 @@ function listen(made) {
   above.addEventListener("pointerleave", () => {
     if (!made.cursor) return;
     made.cursor = null;
-    made.draw();
+    made.overlay();
   });
   above.addEventListener("contextmenu", (event) => event.preventDefault());
   above.addEventListener("wheel", (event) => {
@@ -428,7 +428,7 @@ function paintHere() {
   const at = [view.at[review.plane.u], view.at[review.plane.v]];
   stamp(pending.bitmap, ...sizes(review.plane), at, at, radius());
   view.pending = pending;
-  view.draw();
+  view.overlay();
   post(pending, PAINTS[review.tool]);
 }
 
@@ -452,11 +452,11 @@ function controls(made) {
     } catch (error) {
       say(error.message);
     }
-    made.draw();
+    made.overlay();
   });
   find("fill").addEventListener("input", (event) => {
     made.fill = Number(event.target.value);
-    made.draw();
+    made.overlay();
   });
   find("layouts").addEventListener("change", (event) => {
     made.arrange(event.target.value);
@@ -478,13 +478,18 @@ function controls(made) {
   find("export").addEventListener("click", async () => {
     find("exported").textContent = "Writing…";
     const done = await act("export");
-    find("exported").textContent = done ? `Written: ${done.files.join(", ")}` : "";
+    find("exported").textContent = done ? `Written to ${done.files[0].split("/")[0]}: ${summary(done.files)}` : "";
   });
   document.addEventListener("keydown", (event) => {
     if (!review || find("review").dataset.state !== "ready" || event.altKey) return;
     if (event.target.matches("input:not([type=radio], [type=checkbox], [type=range]), select, textarea")) return;
     if (onKey(event)) event.preventDefault();
   });
+}
+
+function summary(files) {
+  const masks = files.filter((name) => name.endsWith(".nii.gz")).length;
+  return [`${masks} masks`, ...files.filter((name) => name.endsWith(".dcm")).map((name) => name.split("/").pop())].join(", ");
 }
 
 function onKey(event) {

@@ -14,6 +14,8 @@ export class View {
     this.canvas = below;
     this.above = above;
     this.pen = above.getContext("2d");
+    // NiiVue takes over this context. Only slices that changed are drawn again: what is above them is cheap.
+    below.getContext("webgl2", { alpha: true, antialias: false, preserveDrawingBuffer: true });
     this.fill = 0.25;
     this.outlines = true;
     this.before = false;
@@ -63,13 +65,11 @@ export class View {
     }
     for (const volume of [...this.nv.volumes]) this.nv.removeVolume(volume);
     this.base = await this.image(voxels, { colormap: "gray", cal_min: 0, cal_max: 255 });
-    this.labels = await this.image(new Uint8Array(count), { opacity: 0, cal_min: 0, cal_max: 255 });
-    this.labels.setColormapLabel(this.colors());
+    this.labels = null;
     this.nv.addVolume(this.base);
-    this.nv.addVolume(this.labels);
     this.data = { count };
     this.nv.scene.pan2Dxyzmm = [0, 0, 0, 1];
-    this.arrange(this.layout);
+    await this.arrange(this.layout);
   }
 
   // A NIfTI file in memory, with x to the right, y to the front and z upward, centered.
@@ -125,10 +125,10 @@ export class View {
     for (let i = 0; i < all.length; i++) all[i] = (packed[i >> 3] >> (i & 7)) & 1 ? all[i] | bit : all[i] & ~bit;
   }
 
-  arrange(layout) {
+  async arrange(layout) {
     this.layout = layout;
     const kinds = { planes: "Multiplanar", axial: "Axial", coronal: "Coronal", sagittal: "Sagittal", "3d": "Render" };
-    this.solid(layout === "3d");
+    await this.solid();
     if (layout === "planes") this.nv.setCustomLayout(this.canvas.clientWidth > this.canvas.clientHeight ? WIDE : HIGH);
     else this.nv.clearCustomLayout();
     this.nv.setSliceType(this.nv[`sliceType${kinds[layout]}`]);
@@ -136,17 +136,25 @@ export class View {
   }
 
   // Structures as solids, for the rendering only: in slices they are drawn above the image.
-  solid(wanted) {
-    if (wanted) {
-      const label = new Uint8Array(this.data.count);
-      const masks = this.before ? this.automatic : this.now;
-      // Smaller structures are listed first and lie on top; the brain would hide all of them.
-      const order = this.structures.map((_, s) => s).filter((s) => this.shown[s] && this.structures[s].name !== "Brain");
-      for (const s of order.reverse()) for (let i = 0; i < label.length; i++) if (masks[i] & (1 << s)) label[i] = s + 1;
-      this.labels.img = label;
+  async solid() {
+    if (this.layout !== "3d") {
+      if (this.labels) this.nv.removeVolume(this.labels);
+      this.labels = null;
+      return;
     }
-    this.labels.opacity = wanted ? 1 : 0;
-    this.nv.updateGLVolume();
+    const label = new Uint8Array(this.data.count);
+    const masks = this.before ? this.automatic : this.now;
+    // Smaller structures are listed first and lie on top; the brain would hide all of them.
+    const order = this.structures.map((_, s) => s).filter((s) => this.shown[s] && this.structures[s].name !== "Brain");
+    for (const s of order.reverse()) for (let i = 0; i < label.length; i++) if (masks[i] & (1 << s)) label[i] = s + 1;
+    if (this.labels) {
+      this.labels.img = label;
+      this.nv.updateGLVolume();
+      return;
+    }
+    this.labels = await this.image(label, { cal_min: 0, cal_max: 255 });
+    this.labels.setColormapLabel(this.colors());
+    this.nv.addVolume(this.labels);
   }
 
   moveTo(voxel) {
@@ -239,6 +247,12 @@ export class View {
     const fraction = this.at.map((i, axis) => (i + 0.5) / this.shape[axis]);
     this.nv.scene.crosshairPos = this.nv.scene.crosshairPos.map((_, i) => fraction[i]);
     this.nv.drawScene();
+    this.overlay();
+  }
+
+  // Outlines, strokes, crosshair and letters.
+  overlay() {
+    if (!this.data) return;
     [this.above.width, this.above.height] = [this.canvas.width, this.canvas.height];
     this.scale = this.canvas.width / Math.max(1, this.canvas.clientWidth);
     for (const tile of this.tiles()) this.drawTile(tile);

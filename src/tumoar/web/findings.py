@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import subprocess
@@ -68,15 +69,9 @@ class Inspector:
 def inspect(place: Path, names: Mapping[str, str]) -> Findings:
     """Run `tumoar inspect` on a folder or a file."""
     words = [sys.executable, "-m", "tumoar.cli.child", "inspect", str(place), "--json"]
+    ours, theirs = os.pipe()  # open until the process has ended: it ends with us
     try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.PIPE,
-            capture_output=True,
-            timeout=PATIENCE,
-            check=False,
-            start_new_session=True,
-        )
+        done = subprocess.run(words, stdin=ours, capture_output=True, timeout=PATIENCE, check=False)
         images = json.loads(done.stdout)["images"]
     except subprocess.TimeoutExpired as error:
         raise ResourceError(
@@ -86,6 +81,9 @@ def inspect(place: Path, names: Mapping[str, str]) -> Findings:
         raise UnreadableFileError(
             "B1", "no images found", do="choose NIfTI files or a DICOM folder"
         ) from error
+    finally:
+        os.close(ours)
+        os.close(theirs)
     rows, paths = [], []
     for image in images:
         file = str(image["file"])

@@ -26,12 +26,14 @@ class Upload:
     folder: Path
     names: dict[str, str] = field(default_factory=dict)
     size: int = 0
+    count: int = 0  # of files begun: a number is never used twice
 
     def place(self, shown: str) -> Path:
         """Where the next file goes. Nothing of its own name is used but whether it is NIfTI."""
-        if len(self.names) >= MOST_FILES:
+        if self.count >= MOST_FILES:
             raise ResourceError("B6", "too many files", found=f"more than {MOST_FILES}", do="send one study")
-        number = f"{len(self.names) + 1:06d}"
+        self.count += 1
+        number = f"{self.count:06d}"
         suffix = next((s for s in SUFFIXES if shown.lower().endswith(s)), None)
         stored = f"{number}{suffix}" if suffix else f"{DICOM}/{number}.dcm"
         self.names[stored] = printable(shown.replace("\\", "/").rsplit("/", 1)[-1][:200])
@@ -91,3 +93,4 @@ async def receive(upload: Upload, shown: str, chunks: AsyncIterator[bytes]) -> N
     finally:
         if not whole:
             path.unlink(missing_ok=True)
+            upload.names.pop(path.relative_to(upload.folder).as_posix(), None)

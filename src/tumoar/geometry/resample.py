@@ -52,10 +52,9 @@ def resample_sparse(
     last = np.minimum(np.ceil(reached.max(1)).astype(int) + 1, onto.shape)
     if (first >= last).any():
         return out
-    part = values[tuple(map(slice, low, high))]
-    out[tuple(map(slice, first, last))] = resample(
-        part, _cut(grid, low, high), _cut(onto, first, last), to_source
-    )
+    (a, b, c), (i, j, k) = (tuple(map(slice, *ends)) for ends in ((low, high), (first, last)))
+    part = resample(values[a, b, c], cut_grid(grid, (a, b, c)), cut_grid(onto, (i, j, k)), to_source)
+    out[i, j, k] = part
     return out
 
 
@@ -73,11 +72,11 @@ def resample_mean(
     return fine.reshape(x, a, y, b, z, c).mean((1, 3, 5))
 
 
-def _cut(grid: Grid, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]) -> Grid:
-    """Crop a grid to indices from `low` to `high` (exclusive)."""
+def cut_grid(grid: Grid, box: tuple[slice, slice, slice]) -> Grid:
+    """The voxels of a grid inside a box."""
     affine = grid.affine.copy()
-    affine[:3, 3] = grid.world(low)
-    x, y, z = (int(n) for n in high - low)
+    affine[:3, 3] = grid.world([s.start for s in box])
+    x, y, z = (int(s.stop - s.start) for s in box)
     return Grid((x, y, z), affine, grid.frame)
 
 

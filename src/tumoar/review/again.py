@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from tumoar.result.state import Box, State
 from tumoar.result.stored import Stored
 from tumoar.review.allowed import CAVITY, CORE, EDEMA, NONE, States, states_of
 from tumoar.review.figures import find_volumes
+from tumoar.review.organs import follow_stroke
 from tumoar.review.strokes import Mask, Stroke, apply_stroke
 from tumoar.review.tumor import sample_tumor
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import UsageError
+
+WHOLE_BRAIN = "Brain"
+"""It is made of many structures; its corrections take the voxels that are drawn."""
 
 
 class CancelledError(UsageError):
@@ -49,6 +54,12 @@ class Made:
     seconds: float
 
 
+def _changed(masks: Mapping[str, Mask], stroke: Stroke, moved: Mask) -> npt.NDArray[np.int32]:
+    """Voxels of a stroke, and those by which its structure followed it."""
+    voxels = np.argwhere(moved != masks[stroke.structure])
+    return np.unique(np.concatenate([stroke.voxels, voxels]), axis=0).astype(np.int32)
+
+
 def automatic_states(result: Stored) -> States:
     """Tumor of a result, on the voxels of its reference image."""
     labels, table = np.asarray(result.labels), result.table
@@ -78,7 +89,12 @@ def sample_again(
             progress(done / total)
 
     masks = dict(before.masks)
+    i, j, k = map(float, result.grid.spacing)
     for stroke in new:
+        if not states_of(table.organ(stroke.structure), table) and stroke.structure != WHOLE_BRAIN:
+            moved = follow_stroke(masks[stroke.structure], stroke, (i, j, k))
+            masks = apply_stroke(masks, replace(stroke, voxels=_changed(masks, stroke, moved)), table)
+    for stroke in before.strokes:  # what was drawn stays, whatever follows
         masks = apply_stroke(masks, stroke, table)
     state, states, box, sampled = before.state, before.states, None, None
     of_tumor = tuple(s for s in new if states_of(table.organ(s.structure), table))
@@ -93,7 +109,7 @@ def sample_again(
             if own:
                 masks[name] = np.where(changed, (found.states & own) > 0, before.masks[name])
         state, states, box, sampled = found.state, found.states, found.box, found.sampled
-        for stroke in of_tumor:  # whatever the rules of the outline say
+        for stroke in of_tumor:  # what was drawn stays, whatever the rules of the outline say
             masks = apply_stroke(masks, stroke, table)
     names = tuple(name for name in masks if not np.array_equal(masks[name], before.masks[name]))
     differ = {name: m for name, m in masks.items() if not np.array_equal(m, before.automatic[name])}

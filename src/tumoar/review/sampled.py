@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import ndimage
 
 from tumoar.io.store import Section, load_hashed, save_sections
 from tumoar.model.joint import Labels
 from tumoar.result.state import Box, State
-from tumoar.review.allowed import States
+from tumoar.review.allowed import NONE, States
 from tumoar.review.strokes import Mask
 from tumoar.vocabulary.errors import IntegrityError
 
@@ -33,12 +34,20 @@ def save_sampled(
     path: Path, states: States, masks: Mapping[str, Mask], state: State | None, box: Box | None
 ) -> str:
     """Write what a sampling left; returns its SHA-256."""
-    arrays: dict[str, Any] = {"states": states}
-    for number, mask in enumerate(masks.values()):
-        arrays[f"mask_{number}"] = np.packbits(mask)
-    card: dict[str, Any] = {"masks": list(masks), "box": None}
+    masks = dict(sorted(masks.items()))  # as the card lists them when it is read
+    around = _around(states != NONE)
+    arrays: dict[str, Any] = {"states": states[around]}
+    boxes = [_around(mask) for mask in masks.values()]
+    for number, (mask, part) in enumerate(zip(masks.values(), boxes, strict=True)):
+        arrays[f"mask_{number}"] = mask[part]
+    card: dict[str, Any] = {
+        "shape": list(states.shape),
+        "around": _ends(around),
+        "masks": {name: _ends(part) for name, part in zip(masks, boxes, strict=True)},
+        "box": None,
+    }
     if state is not None and box is not None:
-        card["box"] = [[s.start, s.stop] for s in box]
+        card["box"] = _ends(box)
         arrays |= {name: getattr(state, name)[box] for name in VOTES}
         arrays |= {f"labels_{name}": getattr(state.labels, name)[box] for name in "lzy"}
     return save_sections(path, {"sampled": Section(arrays, card)})
@@ -51,16 +60,32 @@ def load_sampled(path: Path, sha256: str) -> Saved:
         do = "restore it from a copy, or move the folder review away to begin a new one"
         raise IntegrityError("record", "a file of the review was changed", file=path, do=do)
     arrays, card = sections["sampled"].arrays, sections["sampled"].card
-    states = arrays["states"]
-    masks = {
-        name: np.unpackbits(arrays[f"mask_{n}"], count=states.size).reshape(states.shape).astype(bool)
-        for n, name in enumerate(card["masks"])
-    }
-    box = None
-    if card["box"] is not None:
-        i, j, k = (slice(first, last) for first, last in card["box"])
-        box = i, j, k
+    states = np.full(card["shape"], NONE, np.uint8)
+    states[_slices(card["around"])] = arrays["states"]
+    masks = {}
+    for number, (name, ends) in enumerate(card["masks"].items()):
+        masks[name] = np.zeros(states.shape, bool)
+        masks[name][_slices(ends)] = arrays[f"mask_{number}"]
+    box = None if card["box"] is None else _slices(card["box"])
     return Saved(states, masks, box, arrays)
+
+
+def _around(mask: Mask) -> Box:
+    """The smallest box that has all of a mask."""
+    found = ndimage.find_objects(mask.view(np.uint8))
+    if not found:
+        return slice(0, 0), slice(0, 0), slice(0, 0)
+    i, j, k = found[0]
+    return i, j, k
+
+
+def _ends(box: Box) -> list[list[int]]:
+    return [[int(s.start), int(s.stop)] for s in box]
+
+
+def _slices(ends: list[list[int]]) -> Box:
+    i, j, k = (slice(first, last) for first, last in ends)
+    return i, j, k
 
 
 def follow(state: State, saved: Saved) -> State:

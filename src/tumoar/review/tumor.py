@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from tumoar.geometry.image import Grid
-from tumoar.geometry.resample import resample_mean
+from tumoar.geometry.resample import cut_grid, resample_mean
 from tumoar.model.joint import Labels
 from tumoar.result.native import HALF
 from tumoar.result.parts import find_islands
@@ -73,7 +73,7 @@ def sample_tumor(
     evidence = _find_evidence(scene, state, new, grid, index, now, table)
     sampled = sample_region(scene, state, here, evidence, _seed(state, strokes, grid), step)
     after = _update(state, scene, sampled)
-    states = _deliver(after, scene, sampled, before, allowed, new, grid, config)
+    states = _deliver(after, scene, before, allowed, new, grid, config)
     return Outcome(after, states, scene.box, sampled)
 
 
@@ -185,7 +185,6 @@ def fractions(state: State, grid: Grid) -> tuple[Field, Field, Field]:
 def _deliver(
     state: State,
     scene: Scene,
-    sampled: Sampled,
     before: States,
     allowed: States,
     new: Sequence[Stroke],
@@ -193,31 +192,43 @@ def _deliver(
     config: Config,
 ) -> States:
     """Tumor on the reference grid: by vote near the strokes where it changed, as before elsewhere."""
-    z, y, cavity = fractions(state, grid)
+    window = _window(state, scene, new, grid)
+    part = cut_grid(grid, window)
+    z, y, cavity = fractions(state, part)
     voted = np.where(z > HALF, np.where(y > HALF, CORE, EDEMA), NONE).astype(np.uint8)
     voted[cavity > HALF] = CAVITY
-    inner = look_up(scene.region.astype(np.uint8), _into_box(state, scene, grid), 0) > 0
-    held = allowed != ALL
-    after = np.where(inner, voted, before)
-    after = np.where(allowed & after > 0, after, _nearest_allowed(allowed))
-    after = _clean(after, before, held, inner, grid, config)
-    changed = after != before
-    parts, _ = ndimage.label(changed | _painted(new, grid), AROUND)
-    touched = np.unique(parts[tuple(np.concatenate([s.voxels for s in new]).T)])
-    return np.where(np.isin(parts, touched[touched > 0]), after, before).astype(np.uint8)
-
-
-def _into_box(state: State, scene: Scene, grid: Grid) -> npt.NDArray[np.int64]:
-    X, Y, Z = grid.shape
-    index = index_into(state.grid, grid, (slice(0, X), slice(0, Y), slice(0, Z)))
-    return index - [s.start for s in scene.box]
-
-
-def _painted(new: Sequence[Stroke], grid: Grid) -> Mask:
-    out = np.zeros(grid.shape, bool)
+    X, Y, Z = part.shape
+    index = index_into(state.grid, part, (slice(0, X), slice(0, Y), slice(0, Z)))
+    inner = look_up(scene.region.astype(np.uint8), index - [s.start for s in scene.box], 0) > 0
+    may = allowed[window]
+    after = np.where(inner, voted, before[window])
+    after = np.where(may & after > 0, after, _nearest_allowed(may))
+    whole = before.copy()
+    whole[window] = after
+    drawn = np.zeros(before.shape, bool)
     for stroke in new:
-        out[tuple(stroke.voxels.T)] = True
+        drawn[tuple(stroke.voxels.T)] = True
+    fixed = np.ones(before.shape, bool)
+    fixed[window] = ~inner | (may != ALL)
+    after = _clean(whole, fixed, grid, config)[window]
+    parts, _ = ndimage.label((after != before[window]) | drawn[window], AROUND)
+    follows = np.zeros(int(parts.max()) + 1, bool)
+    follows[parts[drawn[window]]] = True
+    out = before.copy()
+    out[window] = np.where(follows[parts], after, before[window])
     return out
+
+
+def _window(state: State, scene: Scene, new: Sequence[Stroke], grid: Grid) -> Box:
+    """Box of the reference grid around a scene and the strokes."""
+    ends = np.array([[s.start - 1, s.stop] for s in scene.box]).T
+    every = np.array([[ends[a, 0], ends[b, 1], ends[c, 2]] for a in (0, 1) for b in (0, 1) for c in (0, 1)])
+    found = grid.index(state.grid.world(every))
+    drawn = np.concatenate([stroke.voxels for stroke in new])
+    low = np.maximum(np.minimum(np.floor(found.min(0)).astype(int), drawn.min(0)), 0)
+    high = np.minimum(np.maximum(np.ceil(found.max(0)).astype(int), drawn.max(0)) + 1, grid.shape)
+    i, j, k = (slice(int(a), int(b)) for a, b in zip(low, high, strict=True))
+    return i, j, k
 
 
 def _nearest_allowed(allowed: States) -> States:
@@ -228,15 +239,19 @@ def _nearest_allowed(allowed: States) -> States:
     return out
 
 
-def _clean(after: States, before: States, held: Mask, inner: Mask, grid: Grid, config: Config) -> States:
-    """Remove parts of tumor that a new result omits, unless they are held or go on outside the region."""
-    tumor = after != NONE
-    core = (after & (CORE | CAVITY)) > 0
+def _clean(states: States, fixed: Mask, grid: Grid, config: Config) -> States:
+    """Remove parts of tumor that a new result omits, unless some of it is `fixed`."""
+    found = ndimage.find_objects((states != NONE).view(np.uint8))
+    if not found:
+        return states
+    box = found[0]
+    tumor, core = states[box] != NONE, (states[box] & (CORE | CAVITY)) > 0
     islands = find_islands(
         tumor, core, None, grid.voxel_volume / 1000, config.least_tumor, config.least_share
     )
-    if not islands.any():
-        return after
-    parts, _ = ndimage.label(tumor, AROUND)
-    keeps = np.unique(parts[(held | ~inner) & tumor])
-    return np.where(islands & ~np.isin(parts, keeps), NONE, after).astype(np.uint8)
+    parts, count = ndimage.label(tumor, AROUND)
+    keeps = np.zeros(count + 1, bool)
+    keeps[parts[fixed[box]]] = True
+    out = states.copy()
+    out[box][islands & ~keeps[parts]] = NONE
+    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import socket
@@ -45,12 +46,14 @@ def build(
         yield
         close()
 
-    return Starlette(
+    app = Starlette(
         routes=[Route("/", serve_page), Route("/static/{name}", serve_static), *routes],
         middleware=[Middleware(Guard, token=token, port=port, most_upload=most_upload)],
         exception_handlers={TumoarError: refuse},
         lifespan=lifespan,
     )
+    app.state.close = close
+    return app
 
 
 def bind(port: int) -> socket.socket:
@@ -79,8 +82,11 @@ def serve(app: Starlette, listening: socket.socket) -> None:
         limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=PATIENCE,
     )
-    with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listening])
+    try:
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        app.state.close()  # again, harmlessly: a closed terminal ends the loop before the application
 
 
 def open_browser(address: str) -> Path | None:
@@ -95,10 +101,10 @@ def open_browser(address: str) -> Path | None:
             f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={address}">\n'
         )
     path = Path(name)
+    atexit.register(path.unlink, missing_ok=True)
     try:
         if webbrowser.open(path.as_uri()):
             return path
     except webbrowser.Error:
         pass
-    path.unlink(missing_ok=True)
     return None

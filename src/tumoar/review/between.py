@@ -42,7 +42,10 @@ def fill_between(strokes: Sequence[Stroke], grid: Grid) -> npt.NDArray[np.int32]
         share = (k - begin) / (end - begin)
         found = np.argwhere((1 - share) * one + share * other > 0) + low - 1
         out.append(np.insert(found, axis, k, axis=1))
-    return np.concatenate(out).astype(np.int32)
+    voxels = np.concatenate(out).astype(np.int32)
+    if not len(voxels):
+        raise _refused("the last two strokes do not overlap", "paint one more slice between them")
+    return voxels
 
 
 def _signed_distance(

@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 from scipy.spatial import cKDTree
+from scipy.special import expit
 
 from tumoar.geometry.distance import distance_to
 from tumoar.review.strokes import Mask
 
 Field = npt.NDArray[np.float32]
 
-REACH = (4.0, 10.0)
+REACH = (3.0, 8.0)
 """Millimeters, least and most, at which the weight has fallen to 0.6; else the radius of the error."""
 FAINT = 0.05
 """Weight below which the model is left as it is."""
@@ -34,6 +35,8 @@ CLIP = 4.0
 """Nats, at most, by which intensities tell the samples apart."""
 ROUND = 2.0
 """Nats in the center of the shape that the stroke is a section of; as much against it one radius outside."""
+ALIKE, STEEP = 1.0, 2.0
+"""Nats from which voxels count as like the wrong ones, and how sharply."""
 FEW = 10
 """Voxels that a sample has at least; with fewer, intensities tell nothing."""
 
@@ -60,9 +63,11 @@ def weigh_clue(clue: Clue, D: Field, model: Field, spacing: tuple[float, float, 
     at = weight > FAINT
     says = ROUND * ball[at] + _tell_apart(D[:, at], D[:, clue.wrong], D[:, clue.right])
     sign = 1 if clue.inside else -1
+    alike = expit(STEEP * (says - ALIKE))
     out = np.zeros(clue.wrong.shape, np.float32)
-    out[at] = weight[at] * (sign * says - model[at])
-    return out
+    out[at] = weight[at] * alike * (sign * np.maximum(says, 0) - model[at])
+    # A stroke never speaks for the opposite of what it says.
+    return np.maximum(out, 0) if clue.inside else np.minimum(out, 0)
 
 
 def _tell_apart(d: Field, wrong: Field, right: Field) -> npt.NDArray[np.floating]:

@@ -50,9 +50,14 @@ class History:
 
     @property
     def unsampled(self) -> tuple[Line, ...]:
-        """Strokes after the last sampling in force."""
-        last = max((i for i, line in enumerate(self.done) if line["what"] == "sample"), default=-1)
-        return self.done[last + 1 :]
+        """Strokes in force that the last sampling in force did not know."""
+        known = set(self.sampled[-1]["strokes"]) if self.sampled else set()
+        return tuple(line for line in self.done if line["what"] == "stroke" and line["id"] not in known)
+
+    def has_grown_from(self, before: History) -> bool:
+        """Whether nothing but strokes was added since."""
+        known, more = self.done[: len(before.done)], self.done[len(before.done) :]
+        return known == before.done and all(line["what"] == "stroke" for line in more)
 
 
 def read_history(lines: Iterable[Line]) -> History:

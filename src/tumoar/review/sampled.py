@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from tumoar.io.store import Section, load_hashed, save_sections
+from tumoar.io.manifest import digest_of_file
+from tumoar.io.store import Section, load_sections, save_sections
 from tumoar.model.joint import Labels
 from tumoar.result.state import Box, State
 from tumoar.review.allowed import NONE, States
@@ -55,10 +56,14 @@ def save_sampled(
 
 def load_sampled(path: Path, sha256: str) -> Saved:
     """Read what a sampling left; refused unless it has the recorded SHA-256."""
-    sections, found = load_hashed(path)
-    if found != sha256:
+    try:
+        is_same = digest_of_file(path) == sha256
+    except OSError:
+        is_same = False
+    if not is_same:
         do = "restore it from a copy, or move the folder review away to begin a new one"
-        raise IntegrityError("record", "a file of the review was changed", file=path, do=do)
+        raise IntegrityError("record", "a file of the review is missing or was changed", file=path, do=do)
+    sections = load_sections(path)
     arrays, card = sections["sampled"].arrays, sections["sampled"].card
     states = np.full(card["shape"], NONE, np.uint8)
     states[_slices(card["around"])] = arrays["states"]

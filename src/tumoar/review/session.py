@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ IDENTITY = "segmentation.nii.gz"
 """File of a result whose digest says which result a record belongs to."""
 INITIALS = re.compile(r"[^\W\d_][\w.\- ]{0,15}")
 LONGEST_COMMENT = 2000
+_COMPUTING = Lock()
+"""Held while parallel kernels run, which must not run concurrently."""
 
 
 class Session:
@@ -162,32 +164,34 @@ class Session:
         """Sample around the strokes since the last sampling; returns the structures that changed."""
         if self.why_not:
             raise UsageError("sample-again", self.why_not)
-        with self._lock:
-            history = self._history()
-            new = self._strokes(history.unsampled)
-            if not new:
-                return ()
-            made = sample_again(self._before(history), new, progress, cancelled)
-            number = history.revision + 1
-            path = self.result.folder / REVIEW / f"sampled-{number:04}.npz"
-            with self._record.appending() as record:
-                if self._begin(record) != history:
-                    raise BusyError(
-                        "review", "the review changed meanwhile", file=RECORD, do="sample again once more"
-                    )
+        with _COMPUTING:
+            with self._lock:
+                history = self._history()
+                new = self._strokes(history.unsampled)
+                if not new:
+                    return ()
+                before = self._before(history)
+            made = sample_again(before, new, progress, cancelled)
+            with self._lock, self._record.appending() as record:
+                now = self._begin(record)
+                if not now.has_grown_from(history):
+                    do = "sample once more"
+                    raise BusyError("review", "the review changed meanwhile", file=RECORD, do=do)
+                number = now.revision + 1
+                path = self.result.folder / REVIEW / f"sampled-{number:04}.npz"
                 digest = save_sampled(path, made.states, made.masks, made.state, made.box)
-                record.append(
-                    {
-                        "what": "sample",
-                        "id": number,
-                        "file": path.name,
-                        "sha256": digest,
-                        "volumes": made.volumes,
-                        "seconds": round(made.seconds, 2),
-                        "when": utc_now(),
-                    }
-                )
-            return made.names
+                line = {
+                    "what": "sample",
+                    "id": number,
+                    "strokes": [stroke.id for stroke in before.strokes],
+                    "file": path.name,
+                    "sha256": digest,
+                    "volumes": made.volumes,
+                    "seconds": round(made.seconds, 2),
+                    "when": utc_now(),
+                }
+                record.append(line)
+        return made.names
 
     def approve(self, initials: str, comment: str = "") -> None:
         """Approve the outlines as they are now."""
@@ -229,7 +233,8 @@ class Session:
             write_reviewed(place, self.result, masks, rows, review, about)
         written = [place / f"structures/{name}.nii.gz" for name in self.names]
         if reference is not None and (rtstruct or seg):
-            written += export_dicom(place, reference, review, digest, rtstruct=rtstruct, seg=seg)
+            with _COMPUTING:
+                written += export_dicom(place, reference, review, digest, rtstruct=rtstruct, seg=seg)
         return written
 
     # ---- inside --------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def sample_tumor(
     evidence = _find_evidence(scene, state, new, grid, index, now, table)
     sampled = sample_region(scene, state, here, evidence, _seed(state, strokes, grid), step)
     after = _update(state, scene, sampled)
-    states = _deliver(after, scene, before, allowed, new, grid, config)
+    states = _deliver(after, scene, before, allowed, new, grid, table, config)
     return Outcome(after, states, scene.box, sampled)
 
 
@@ -189,6 +189,7 @@ def _deliver(
     allowed: States,
     new: Sequence[Stroke],
     grid: Grid,
+    table: LabelTable,
     config: Config,
 ) -> States:
     """Tumor on the reference grid: by vote near the strokes where it changed, as before elsewhere."""
@@ -211,11 +212,27 @@ def _deliver(
     fixed = np.ones(before.shape, bool)
     fixed[window] = ~inner | (may != ALL)
     after = _clean(whole, fixed, grid, config)[window]
+    contrary = _against(new, before[window], after, table) & (may == ALL)
+    after = np.where(contrary, before[window], after)
     parts, _ = ndimage.label((after != before[window]) | drawn[window], AROUND)
     follows = np.zeros(int(parts.max()) + 1, bool)
     follows[parts[drawn[window]]] = True
     out = before.copy()
     out[window] = np.where(follows[parts], after, before[window])
+    return out
+
+
+def _against(new: Sequence[Stroke], before: States, after: States, table: LabelTable) -> Mask:
+    """Voxels that left a structure to which strokes only add, or joined one from which they only take."""
+    out = np.zeros(before.shape, bool)
+    for name in {stroke.structure for stroke in new}:
+        own = states_of(table.organ(name), table)
+        was, is_now = (before & own) > 0, (after & own) > 0
+        says = {stroke.inside for stroke in new if stroke.structure == name}
+        if says == {True}:
+            out |= was & ~is_now
+        elif says == {False}:
+            out |= ~was & is_now
     return out
 
 

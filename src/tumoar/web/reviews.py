@@ -209,12 +209,11 @@ class Review:
             sampling.share = share
 
         try:
-            # A session of its own: strokes do not wait for the sampling.
-            session = Session(self.session.result)
-            sampling.changed = session.sample_again(progress, sampling.stop.is_set)
+            sampling.changed = self.session.sample_again(progress, sampling.stop.is_set)
             sampling.state = "stopped" if sampling.stop.is_set() else "done"
         except TumoarError as refusal:
-            sampling.message, sampling.state = str(refusal), "failed"
+            sampling.message = ": ".join(filter(None, (refusal.what, refusal.do)))
+            sampling.state = "stopped" if sampling.stop.is_set() else "failed"
         except Exception as fault:  # its message may contain a path, and so a patient's name
             sampling.message, sampling.state = f"internal error: {type(fault).__name__}", "failed"
         finally:

@@ -155,7 +155,8 @@ class Review:
             record: tuple[int, ...] = (about.st_mtime_ns, about.st_size)
         except OSError:
             record = ()
-        return (record, self.sampling.state, round(self.sampling.share, 2))
+        clock = int(time.monotonic()) if self.sampling.state == "running" else 0
+        return (record, self.sampling.state, round(self.sampling.share, 2), clock)
 
     # ---- what the page sends -------------------------------------------------------------------------------
 

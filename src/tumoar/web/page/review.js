@@ -464,6 +464,8 @@ function controls(made) {
   });
   find("tools").addEventListener("change", (event) => setTool(event.target.value));
   find("radius").addEventListener("input", () => setRadius(radius()));
+  find("slice-up").addEventListener("click", () => step(review.plane.axis, 1));
+  find("slice-down").addEventListener("click", () => step(review.plane.axis, -1));
   find("zoom-in").addEventListener("click", () => made.setZoom(made.zoom * 1.5));
   find("zoom-out").addEventListener("click", () => made.setZoom(made.zoom / 1.5));
   find("before").addEventListener("click", toggleBefore);

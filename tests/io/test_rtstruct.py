@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from scipy import ndimage as ndi
 from tumoar.geometry.image import Grid
 from tumoar.io import rtstruct_write
 from tumoar.io.dicom import grid_of, only_series
-from tumoar.io.rois import Roi
+from tumoar.io.rois import Review, Roi
 from tumoar.io.rtstruct import read_rtstruct
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.vocabulary.errors import IntegrityError
@@ -92,6 +93,28 @@ def test_what_the_file_says(tmp_path):
         assert "UNREVIEWED" in row.ROIObservationLabel
     assert data.ROIContourSequence[0].ROIDisplayColor == [0x2C, 0xA0, 0x2C]
     assert data.preamble == b"\0" * 128
+
+
+def test_what_a_reviewed_file_says(tmp_path):
+    series, masks = example(tmp_path)
+    first = next(iter(masks))
+    corrected = Review(frozenset([first]))
+    approved = replace(corrected, reviewer="ABC", date="20260102", time="030405")
+    write_rtstruct(tmp_path / "RS1.dcm", rois_of(masks), series, key="k1", review=corrected)
+    write_rtstruct(tmp_path / "RS2.dcm", rois_of(masks), series, key="k2", review=approved, is_checked=False)
+    one, two = dcmread(tmp_path / "RS1.dcm"), dcmread(tmp_path / "RS2.dcm")
+    assert (one.ApprovalStatus, one.StructureSetLabel) == ("UNAPPROVED", "UNAPPROVED")
+    assert "ReviewerName" not in one
+    assert (two.ApprovalStatus, two.ReviewerName) == ("APPROVED", "ABC")
+    assert (two.ReviewDate, two.ReviewTime) == ("20260102", "030405")
+    assert "not checked" in two.SeriesDescription
+    assert len(two.SeriesDescription) <= 64
+    for row in two.StructureSetROISequence:
+        is_corrected = row.ROIName == first
+        assert row.ROIGenerationAlgorithm == ("SEMIAUTOMATIC" if is_corrected else "AUTOMATIC")
+        assert ("corrected" in row.ROIDescription) == is_corrected
+        assert "unreviewed" not in row.ROIDescription
+    assert one.SOPInstanceUID != two.SOPInstanceUID
 
 
 def test_the_same_result_has_the_same_identifiers(tmp_path):

@@ -8,13 +8,14 @@ import subprocess
 import highdicom as hd
 import numpy as np
 import pytest
+from pydicom import dcmread
 from rt_cases import random_frame, random_masks
 from rt_files import enhanced, save, write_series
 
 from tumoar.geometry.image import Grid
 from tumoar.io import seg
 from tumoar.io.dicom import grid_of, only_series
-from tumoar.io.rois import Roi
+from tumoar.io.rois import Review, Roi
 from tumoar.io.seg import write_seg
 from tumoar.vocabulary.errors import IntegrityError
 from tumoar.vocabulary.labels import Code
@@ -56,6 +57,18 @@ def test_enhanced_sources(tmp_path):
     mask[3:6, 2:5, 1:5] = True
     write_seg(tmp_path / "SEG.dcm", [Roi("GTV", "GTV", "#ff1fc7", mask)], only_series(tmp_path / "mr"))
     assert (tmp_path / "SEG.dcm").is_file()  # it was read back before
+
+
+def test_an_approved_file_says_so(tmp_path):
+    series, rois = example(tmp_path, 3)
+    there = [roi for roi in rois if roi.mask.any()]
+    review = Review(frozenset([there[0].name]), "ABC", "20260102", "030405")
+    write_seg(tmp_path / "SEG.dcm", rois, series, review=review)
+    data = dcmread(tmp_path / "SEG.dcm")
+    assert (data.ContentLabel, str(data.ContentCreatorName)) == ("APPROVED", "ABC")
+    kinds = [row.SegmentAlgorithmType for row in data.SegmentSequence]
+    assert kinds == ["SEMIAUTOMATIC"] + ["AUTOMATIC"] * (len(there) - 1)
+    assert "approved" in data.SeriesDescription
 
 
 def test_nothing_gives_no_file(tmp_path):

@@ -35,7 +35,7 @@ CLIP = 4.0
 """Nats, at most, by which intensities tell the samples apart."""
 ROUND = 2.0
 """Nats in the center of the shape that the stroke is a section of; as much against it one radius outside."""
-ALIKE, STEEP = 1.0, 2.0
+ALIKE, STEEP = 0.5, 4.0
 """Nats from which voxels count as like the wrong ones, and how sharply."""
 FEW = 10
 """Voxels that a sample has at least; with fewer, intensities tell nothing."""

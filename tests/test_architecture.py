@@ -24,6 +24,7 @@ LAYERS = {
     "review": 10,
     "app": 11,
     "api": 12, "cohort": 12,
+    "web": 13,
     "cli": 14, "__main__": 15, "__init__": 15,
 }  # fmt: skip
 READS_FILES = {"io", "cli", "report", "cohort"}

@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from tumoar.cli.app import app as browser_app
 from tumoar.cli.calibrate import calibrate
 from tumoar.cli.cohort import cohort
 from tumoar.cli.commission import commission
@@ -23,6 +24,7 @@ from tumoar.cli.export import export
 from tumoar.cli.inspect import inspect
 from tumoar.cli.model import model
 from tumoar.cli.report import report
+from tumoar.cli.review import review
 from tumoar.cli.segment import segment
 from tumoar.cli.simulate import simulate
 from tumoar.cli.stop import end_when_stopped
@@ -44,11 +46,25 @@ app = typer.Typer(
     rich_markup_mode=None,  # panels and colors would double the time of `--help`
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    demo, segment, inspect, export, dose, report, evaluate, calibrate, cohort, watch, simulate, doctor,
+commands = (
+    demo,
+    segment,
+    inspect,
+    review,
+    export,
+    dose,
+    report,
+    evaluate,
+    calibrate,
+    cohort,
+    watch,
+    simulate,
+    doctor,
     commission,
-):  # fmt: skip
+)
+for command in commands:
     app.command(cls=StrictCommand)(command)
+app.command(name="app", cls=StrictCommand)(browser_app)
 app.add_typer(model)
 
 train = typer.Typer(

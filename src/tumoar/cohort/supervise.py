@@ -324,7 +324,7 @@ def _read_progress(log: BinaryIO, last: str, tell: Tell) -> str:
             with suppress(ValueError):
                 step = json.loads(text)
     if step is not None:
-        tell({"stage": step.get("stage"), "done": step.get("done"), "total": step.get("total")})
+        tell({name: step[name] for name in ("stage", "done", "total", "figures") if name in step})
     return last
 
 

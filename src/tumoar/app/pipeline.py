@@ -14,6 +14,8 @@ from threadpoolctl import threadpool_limits
 
 from tumoar.geometry.image import Case
 from tumoar.inference import gem, gibbs
+from tumoar.inference.last import Last
+from tumoar.inference.last import Last
 from tumoar.inference.tally import Tally
 from tumoar.model.cavity import open_atlas
 from tumoar.model.generative import Model, select_atlas, select_prior
@@ -212,7 +214,7 @@ def _sample(
     keeper: Keeper,
     watch: Callable[[Progress], None],
     keeps_samples: bool,
-) -> tuple[Tally, tuple[gibbs.SweepInfo, ...], Theta, float, gibbs.Last]:
+) -> tuple[Tally, tuple[gibbs.SweepInfo, ...], Theta, float, Last]:
     """Run Algorithm 1: votes of one chain, per-sweep diagnostics, last θ, τ, and what else it leaves."""
     own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
     shapes = (model.shape_z, model.shape_y)
@@ -249,7 +251,7 @@ def _sample(
             keeper.save(name, {**gibbs.to_arrays(state), **counts, "infos": np.array(infos)})
     nodes = fit.nodes if state.mesh is None else state.mesh.nodes
     shapes = (chain.shape_z, chain.shape_y)
-    last = gibbs.Last(state.labels, chain.volume.use, nodes, shapes, chain.fixed_z, chain.fixed_y)
+    last = Last(state.labels, chain.volume.use, nodes, shapes, chain.fixed_z, chain.fixed_y)
     return tally, tuple(infos), state.theta, chain.tau, last
 
 

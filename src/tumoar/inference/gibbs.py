@@ -108,18 +108,6 @@ class ChainState:
     mesh: nodes.MeshState | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Last:
-    """What a chain leaves for sampling again: its labels, nodes, shape priors and fixed tumor."""
-
-    labels: Labels
-    use: npt.NDArray[np.uint8]
-    nodes: npt.NDArray[np.float64]
-    shapes: tuple[ShapePrior, ShapePrior]
-    fixed_z: Fixed | None = None
-    fixed_y: Fixed | None = None
-
-
 class SweepInfo(NamedTuple):
     """Diagnostics of a sweep: number, voxels of tumor, of core, changed; percentage of nodes moved."""
 

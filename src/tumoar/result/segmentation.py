@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from tumoar.geometry.image import Case
 from tumoar.inference.gem import Fit
-from tumoar.inference.gibbs import Last, SweepInfo
+from tumoar.inference.gibbs import SweepInfo
 from tumoar.inference.initialise import find_enhancing
+from tumoar.inference.last import Last
 from tumoar.inference.tally import Tally, Votes, pool_tallies
 from tumoar.model.bias import field as bias_field
 from tumoar.model.calibration import CORE, NOTHING, NOWHERE, WHOLE_TUMOR, Calibration, Conditions

@@ -223,7 +223,7 @@ def test_plots_are_of_the_model_in_the_package():
     for path in pictures:
         with Image.open(path) as picture:
             stamps[path.name] = picture.text.get("Model", "")
-    assert sorted(name for name, text in stamps.items() if text == "none") == ["stages.png"]
+    assert sorted(name for name, text in stamps.items() if text == "none") == ["organs.png", "stages.png"]
     for name, text in stamps.items():
         found = dict(pair.split() for pair in text.split(", ")) if text != "none" else {}
         assert text, f"{name} does not say of which model it is"

@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from small_review import served, write_small, write_spot
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from storage_orders import ORDERS, stored
+from tumoar.simulate.orders import ORDERS, stored
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.io.manifest import digest_files

@@ -188,5 +188,5 @@ def test_a_bad_stroke_is_refused_with_a_sentence(app, path, folder, body):
 
 
 def test_another_result_is_not_opened(app):
-    for key in ("0" * 16, "..", "%2e%2e%2fcase"):
+    for key in ("0" * 16, "%2e%2e", "%2e%2e%2fcase"):
         assert client(app).get(f"/api/reviews/{key}").status_code in (404, 422)

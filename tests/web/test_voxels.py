@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from storage_orders import ORDERS, stored
+from tumoar.simulate.orders import ORDERS, stored
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.orientation import find_orientation

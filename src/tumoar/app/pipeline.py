@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_limits
 from tumoar.geometry.image import Case
 from tumoar.inference import gem, gibbs
 from tumoar.inference.last import Last
-from tumoar.inference.last import Last
 from tumoar.inference.tally import Tally
 from tumoar.model.cavity import open_atlas
 from tumoar.model.generative import Model, select_atlas, select_prior

@@ -71,7 +71,7 @@ class Places:
         try:
             with os.scandir(folder) as found:
                 for entry in found:
-                    if entry.name.startswith(".") or not Path(entry.path).resolve().is_relative_to(root):
+                    if entry.name.startswith(".") or not _leads_inside(Path(entry.path), root):
                         continue
                     relative = str(Path(entry.path).relative_to(root))
                     out.append(Entry(relative, entry.is_dir()))
@@ -89,6 +89,14 @@ class Places:
                 if path not in seen:
                     seen.add(path)
                     yield path
+
+
+def _leads_inside(path: Path, root: Path) -> bool:
+    """Whether a path, through links, ends below a folder; not if its links form a circle or lead nowhere."""
+    try:
+        return path.resolve(strict=True).is_relative_to(root)
+    except (OSError, RuntimeError):  # RuntimeError: links in a circle, before Python 3.13
+        return False
 
 
 def identify(path: Path) -> str:

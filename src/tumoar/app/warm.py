@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from contextlib import AbstractContextManager
@@ -37,10 +38,13 @@ class Warming(AbstractContextManager["Warming"]):
             return True
         done = 0
         watch(Progress(STAGE, done, warm.STEPS, {}))
-        for process in self._running:
-            assert process.stdout is not None
-            while told := os.read(process.stdout.fileno(), warm.STEPS):
-                done += len(told)
+        told = [process.stdout for process in self._running]
+        while told:
+            for pipe in select.select(told, [], [])[0]:
+                steps = len(os.read(pipe.fileno(), warm.STEPS))
+                if steps == 0:
+                    told.remove(pipe)
+                done += steps
                 watch(Progress(STAGE, done, warm.STEPS, {}))
         codes = [process.wait() for process in self._running]
         return not any(codes)

@@ -38,7 +38,7 @@ class Warming(AbstractContextManager["Warming"]):
             return True
         done = 0
         watch(Progress(STAGE, done, warm.STEPS, {}))
-        told = [process.stdout for process in self._running]
+        told = [process.stdout for process in self._running if process.stdout is not None]
         while told:
             for pipe in select.select(told, [], [])[0]:
                 steps = len(os.read(pipe.fileno(), warm.STEPS))

@@ -98,7 +98,7 @@ def _fields(contrasts: int) -> None:
     filters = convolve.pack(np.ones((convolve.M, *(convolve.R,) * 3)), np.zeros(convolve.M))
     v = np.zeros((16, 16, 16), np.bool_)
     region = np.zeros_like(v)
-    region[8, 8, 8] = True
+    region[7:9, 7:9, 7:9] = True  # a part of the grid, which is not contiguous
     convolve_field.draw_field(v, region, filters, 0.0, 1)
 
 

@@ -116,8 +116,8 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Decorator: numba's `njit` with these options, cached between runs."""
 
     def compiled(function: Callable[..., Any]) -> Any:
-        found = nb.njit(**(PINNED | options))(function)
-        if PLACE is not None and isinstance(found, Dispatcher):  # not if numba is disabled
+        found = _njit(PINNED | options, function)
+        if PLACE is not None and _is_compiled(found):
             found._cache = _Cache(function, PLACE.folder)
         return found
 
@@ -132,8 +132,8 @@ def inner(*, constants: bool = False, **options: Any) -> Callable[[Callable[...,
     """
 
     def compiled(function: Callable[..., Any]) -> Any:
-        found = nb.njit(**(PINNED | {"no_cpython_wrapper": True} | options))(function)
-        if isinstance(found, Dispatcher):
+        found = _njit(PINNED | {"no_cpython_wrapper": True} | options, function)
+        if _is_compiled(found):
             if not constants:
                 _ignore_constants(found)
             found.add_overload = lambda result: found.overloads.update({tuple(result.signature.args): result})
@@ -143,11 +143,21 @@ def inner(*, constants: bool = False, **options: Any) -> Callable[[Callable[...,
     return compiled
 
 
+def _njit(options: dict[str, Any], function: Callable[..., Any]) -> Any:
+    njit: Any = nb.njit
+    return njit(**options)(function)
+
+
+def _is_compiled(found: Any) -> bool:
+    """False if numba is disabled."""
+    return isinstance(found, Dispatcher)
+
+
 def _refuse_python(*_: Any, **__: Any) -> None:
     raise TypeError("this function has no entry from Python; only kernels call it")
 
 
-def _ignore_constants(found: Dispatcher) -> None:
+def _ignore_constants(found: Any) -> None:
     """Compile one version for all constant arguments; numba compiles one for every value."""
     resolve = found.get_call_template
 

@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import llvmlite
 import numba as nb
 from numba.core import caching, types
 from numba.core.compiler import CompileResult
@@ -63,7 +62,7 @@ def digest_sources(module: str) -> str:
 
 def identify_makers(codegen: Any) -> tuple[Any, ...]:
     """The versions that compile, and the processor that they compile for."""
-    return (nb.__version__, llvmlite.__version__, sys.version_info[:2], *codegen.magic_tuple())
+    return (nb.__version__, sys.version_info[:2], *codegen.magic_tuple())
 
 
 class _Cache(caching.NullCache):

@@ -17,6 +17,7 @@ import tumoar
 from tumoar.api.options import Options
 from tumoar.app.request import Request
 from tumoar.app.segment import prepare
+from tumoar.app.warm import Warming
 from tumoar.app.watch import Listener
 from tumoar.cli import main
 from tumoar.cli.segment_options import Options as CommandOptions
@@ -181,7 +182,7 @@ def test_the_callers_threads_are_restored(small):
 def test_flair2_takes_the_place_of_both(monkeypatch):
     heads = {name: synthetic_head(name) for name in ("T1c", "FLAIR", "T2")}
     request = Request(images=heads, model=MODEL, flair2=True, register=False)
-    ready = prepare(request, Listener())
+    ready = prepare(request, Listener(), Warming())
     assert [c.name for c in ready.case.contrasts] == ["T1c", "FLAIR2"]
 
 

@@ -166,6 +166,11 @@ def collect_images(
     return images
 
 
+def count_contrasts(request: Request) -> int:
+    """Number of images that the model sees: FLAIR² takes the place of two."""
+    return len(request.images if request.case is None else request.case.contrasts) - request.flair2
+
+
 def require_structures(request: Request, table: LabelTable) -> None:
     """Refuse structures that the model lacks, and margins without the structures they need."""
     known = [organ.name for organ in table.organs]

@@ -16,9 +16,10 @@ from tumoar.app.machine import forecast_gb, limited_threads, require_memory, war
 from tumoar.app.masks import fix_tumor_from_mask, mask_on
 from tumoar.app.pipeline import Given, place
 from tumoar.app.publish import Job, compute, describe, execute, run_key, summarize
-from tumoar.app.request import Request, Source, require_structures
+from tumoar.app.request import Request, Source, count_contrasts, require_structures
 from tumoar.app.settings import resolve, stamp_method
 from tumoar.app.targets import add_margins_to_result
+from tumoar.app.warm import Warming
 from tumoar.app.watch import Listener, Watch, stage
 from tumoar.geometry.image import Case, Image
 from tumoar.io.calibration import default_calibration, read_calibration
@@ -81,8 +82,9 @@ class Outcome:
 def segment(request: Request, watch: Watch | None = None) -> Outcome:
     """Carry out a request."""
     watch = watch or Listener()
-    with limited_threads(request.threads):
-        ready = prepare(request, watch)
+    with limited_threads(request.threads), Warming() as kernels:
+        ready = prepare(request, watch, kernels)
+        kernels.wait(watch)
         job, out = ready.job, ready.job.out
         if out is None:
             return _in_memory(ready, watch)
@@ -105,13 +107,14 @@ def segment(request: Request, watch: Watch | None = None) -> Outcome:
 def check(request: Request, watch: Watch | None = None) -> None:
     """Dry run: refuse what `segment` would refuse before the fit; nothing is written."""
     watch = watch or Listener()
-    with limited_threads(request.threads):
-        ready = prepare(request, watch)
+    with limited_threads(request.threads), Warming() as kernels:
+        ready = prepare(request, watch, kernels)
+        kernels.wait(watch)
         place(ready.case, ready.model, ready.job.config, watch=watch, trust_contrasts=request.trust_contrasts)
 
 
-def prepare(request: Request, watch: Watch) -> Prepared:
-    """Read and check all inputs of a request."""
+def prepare(request: Request, watch: Watch, kernels: Warming) -> Prepared:
+    """Read and check all inputs of a request; kernels are compiled meanwhile."""
     config = resolve(
         request.config,
         fast=request.fast,
@@ -128,6 +131,7 @@ def prepare(request: Request, watch: Watch) -> Prepared:
         require_place(out, request.files, overwrite=request.overwrite)
     model = load(request.model)
     require_structures(request, add_cavity(model.labels) if config.postop and config.tumor else model.labels)
+    kernels.start(count_contrasts(request))
     warm_blas()
     digests: dict[str, str] = {}
     person: Person = ()

@@ -11,8 +11,16 @@ import typer
 
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="First compile the kernels, so that the first run need not.")
+    ] = False,
+    contrasts: Annotated[
+        int, typer.Option("--contrasts", min=1, max=16, help="Number of contrasts to compile for.")
+    ] = 4,
 ) -> None:
     """Show versions, threads, memory and the embedded model."""
+    if warm:
+        warm_up(contrasts)
     facts = examine()
     if json:
         import json as json_module
@@ -22,6 +30,25 @@ def doctor(
     for name, value in facts.items():
         words = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
         typer.echo(f"{name:10}{words}")
+
+
+def warm_up(contrasts: int) -> None:
+    """Compile what `segment` needs for this number of contrasts."""
+    from tumoar.app.warm import Warming
+    from tumoar.cli.watch import Watch
+    from tumoar.numerics.jit import PLACE
+    from tumoar.vocabulary.errors import UsageError
+
+    if PLACE is None:
+        raise UsageError(
+            "environment",
+            "compiled kernels cannot be kept: no private cache folder",
+            do="set NUMBA_CACHE_DIR to a folder of your own that others cannot write to",
+        )
+    with Watch() as watch, Warming() as kernels:
+        kernels.start(contrasts)
+        if not kernels.wait(watch):
+            watch.say("not all kernels could be compiled ahead; the first run compiles the others")
 
 
 def examine() -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
+from tumoar.cli.forecast import Forecast, clock
 from tumoar.vocabulary.errors import printable
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 WORDS = {"read": "reading images", "place": "placing the atlas", "fit": "fitting (Algorithm 2)"}
 WORDS |= {"sample": "sampling (Algorithm 1)", "write": "writing"}
+WORDS |= {"compile": "compiling kernels, once, about 30 s"}
+SILENCE = 5.0
+"""Seconds after which a line says that the run goes on."""
 
 
 class Watch(AbstractContextManager["Watch"]):
@@ -36,32 +41,37 @@ class Watch(AbstractContextManager["Watch"]):
         self._task: TaskID | None = None
         self._stage = ""
         self._tenth = -1
+        self._forecast = Forecast()
+        self._told = self._start
+        self._ended = threading.Event()
 
     def __enter__(self) -> Self:
         if not self.as_json and not self.quiet and sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
             columns = (
-                TextColumn("{task.description:24}"),
+                TextColumn("{task.description:36}"),
                 BarColumn(),
                 TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
                 TextColumn("{task.fields[figures]}"),
             )
             self._bar = Progress(*columns, console=Console(stderr=True))
             self._bar.start()
+        if not self.as_json and not self.quiet:
+            threading.Thread(target=self._go_on, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         if self._bar is not None:
             self._bar.stop()
 
     def __call__(self, progress: Progress) -> None:
         """Show a step of progress."""
+        self._forecast.update(progress.stage, progress.done, progress.total, time.monotonic() - self._start)
         if self.as_json:
             notes = [note.to_dict() for note in progress.notes]
             self._event("progress", **progress._replace(notes=())._asdict() | {"notes": notes})
@@ -76,7 +86,7 @@ class Watch(AbstractContextManager["Watch"]):
             done = f"{progress.done}/{progress.total}" if self.verbose else f"{10 * tenth} %"
             self._log(f"{words} {done}  {figures}".rstrip(), show=self._bar is None or self.verbose)
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=progress.done, figures=figures)
+            self._bar.update(self._task, completed=progress.done, figures=f"{self._times()}  {figures}")
         for note in progress.notes:
             self.say(f"note: {note}")
 
@@ -95,7 +105,24 @@ class Watch(AbstractContextManager["Watch"]):
         if self._bar is not None and show:
             self._bar.console.print(text, highlight=False, markup=False)
         elif show:
+            self._told = time.monotonic()
             typer.echo(line, err=True)
+
+    def _times(self) -> str:
+        """Elapsed time, and about how much is left."""
+        seconds = time.monotonic() - self._start
+        left = self._forecast.left(seconds)
+        return f"elapsed {clock(seconds)}" + (f" · about {clock(left)} left" if left is not None else "")
+
+    def _go_on(self) -> None:
+        """Say that the run goes on where nothing else does."""
+        while not self._ended.wait(1.0):
+            if self._bar is not None and self._task is not None:
+                self._bar.update(self._task, figures=self._times())
+            elif self._bar is None and time.monotonic() - self._told >= SILENCE:
+                words = WORDS.get(self._stage.split()[0], self._stage) if self._stage else "starting"
+                self._told = time.monotonic()
+                typer.echo(f"{self._told - self._start:7.1f} s  {words} · {self._times()}", err=True)
 
     def _event(self, kind: str, **fields: Any) -> None:
         seconds = round(time.monotonic() - self._start, 2)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.numerics.collapse_trial import MAX_STAR, Mesh, Rules, attempt, workspace
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner, kernel
 
 BATCH = 256
 """Maximum number of edges per batch."""
@@ -89,7 +89,7 @@ def _select(mesh, pending, alive, mark, turn):
     return batch[:taken], deferred[:passed], seen
 
 
-@kernel()
+@inner()
 def _are_joined(mesh, a, b):
     for i in range(mesh.degree[a]):
         for v in range(4):
@@ -98,7 +98,7 @@ def _are_joined(mesh, a, b):
     return False
 
 
-@kernel()
+@inner()
 def _touches(mesh, node, mark, turn):
     for i in range(mesh.degree[node]):
         for v in range(4):
@@ -107,7 +107,7 @@ def _touches(mesh, node, mark, turn):
     return False
 
 
-@kernel()
+@inner()
 def _mark(mesh, node, mark, turn):
     for i in range(mesh.degree[node]):
         for v in range(4):
@@ -165,12 +165,12 @@ def _apply(mesh, batch, change, alive, reference, position, alpha, counts):
         mesh.degree[b] = 0
 
 
-@kernel()
+@inner()
 def _has_corner(corners, node):
     return corners[0] == node or corners[1] == node or corners[2] == node or corners[3] == node
 
 
-@kernel()
+@inner()
 def _remove(mesh, node, t):
     last = mesh.degree[node] - 1
     for i in range(mesh.degree[node]):

@@ -12,7 +12,7 @@ from math import lgamma
 
 import numpy as np
 
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner
 from tumoar.numerics.tetra import extent, run, scratch, setup
 
 MAX_STAR = 96
@@ -43,7 +43,7 @@ Trial = namedtuple(
 Trial.__doc__ = """The merged node of a trial (reference, position, alpha, counts), and working memory."""
 
 
-@kernel()
+@inner()
 def workspace(S, K):
     """Memory for `attempt`; one per thread."""
     n = 2 * MAX_STAR
@@ -69,7 +69,7 @@ def workspace(S, K):
     )
 
 
-@kernel(error_model="numpy", fastmath=_FLAGS)
+@inner(error_model="numpy", fastmath=_FLAGS)
 def _evaluate(mesh, rules, w, n, s, reference, position, alpha, strict, derivatives):
     """Cost of head s over the first n tetrahedra of w.star with corner w.corner replaced; inf if invalid.
 
@@ -146,7 +146,7 @@ def _evaluate(mesh, rules, w, n, s, reference, position, alpha, strict, derivati
     return cost
 
 
-@kernel(error_model="numpy", fastmath=_FLAGS)
+@inner(error_model="numpy", fastmath=_FLAGS)
 def _prior(w, r, det, det_rest, stiffness, derivatives):
     """Prior of one tetrahedron, K V (1 + |J|) (tr J'J + tr (J'J)^-1 - 6); its derivatives for corner r."""
     J, inverse = w.J, w.inverse
@@ -184,7 +184,7 @@ def _prior(w, r, det, det_rest, stiffness, derivatives):
     return scale * (1.0 + ratio) * energy
 
 
-@kernel()
+@inner()
 def _quality(p, det):
     """1 for a regular tetrahedron, 0 for a flat one."""
     square = 0.0
@@ -195,7 +195,7 @@ def _quality(p, det):
     return np.sqrt(2.0) * det / (square / 6.0) ** 1.5
 
 
-@kernel()
+@inner()
 def _evidence(counts):
     """Cost of a node's values beyond their likelihood: flat Dirichlet, and which values are present."""
     total = 0.0
@@ -215,7 +215,7 @@ def _evidence(counts):
     return cost
 
 
-@kernel()
+@inner()
 def _det(M):
     return (
         M[0, 0] * (M[1, 1] * M[2, 2] - M[1, 2] * M[2, 1])
@@ -224,7 +224,7 @@ def _det(M):
     )
 
 
-@kernel()
+@inner()
 def _occam(w):
     """Occam factor: half the log ratio of posterior to prior precision of a node's position."""
     before = _det(w.rigid)
@@ -232,7 +232,7 @@ def _occam(w):
     return 0.5 * np.log(after / before) if before > 0.0 and after > before else 0.0
 
 
-@kernel()
+@inner()
 def _gather(mesh, w, node, without, n, skip):
     """Append the tetrahedra of a node to w.star from n on; those with `without` uncounted or skipped."""
     for i in range(mesh.degree[node]):
@@ -251,14 +251,14 @@ def _gather(mesh, w, node, without, n, skip):
     return n
 
 
-@kernel()
+@inner()
 def _distribution(counts, kappa, out):
     total = counts.sum() + kappa * len(counts)
     for l in range(len(counts)):
         out[l] = (counts[l] + kappa) / total
 
 
-@kernel()
+@inner()
 def _step(mesh, rules, w, n, s, fixed, cost):
     """One guarded Gauss-Newton step of the merged node in head s, from w.gradient, w.data and w.rigid."""
     M = w.rigid + w.data
@@ -283,7 +283,7 @@ def _step(mesh, rules, w, n, s, fixed, cost):
         length *= 0.35
 
 
-@kernel()
+@inner()
 def attempt(mesh, rules, w, a, b):
     """Change in description length if nodes a and b merge, inf if invalid; writes the merged node to w."""
     S = len(mesh.positions)
@@ -349,7 +349,7 @@ def attempt(mesh, rules, w, a, b):
     return after + _evidence(w.counts) - before
 
 
-@kernel()
+@inner()
 def _fills(mesh, w, n, a, b, weight):
     """Whether the tetrahedra around the merged node fill the previous volume without overlap or gap."""
     q, p = w.q_rest, w.p_rest
@@ -370,7 +370,7 @@ def _fills(mesh, w, n, a, b, weight):
     return abs(new - old) <= 1e-9 * old
 
 
-@kernel()
+@inner()
 def _before(mesh, rules, w, a, b):
     """Description length around an edge before the collapse."""
     total = 0.0

@@ -20,7 +20,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner, kernel
+from tumoar.numerics.threads import run_blocks
 
 R = 7  # free taps per axis: filters of 14^3 voxels
 M = 40  # filters: 8 groups of 5, see `build_tables`
@@ -133,7 +134,7 @@ def encode_events(v: npt.NDArray[np.uint8]) -> Events:
         raise ValueError(f"volume must have at least {REACH + 1} voxels per axis, got {v.shape}")
     shape = tuple(n // 2 for n in v.shape)
     s = np.zeros((8, *shape), np.uint8)
-    _box_sums(v, s)
+    run_blocks(_box_sums, len(v) - 1, v, s)
     rows = shape[0] * shape[1]
     out = Events(
         np.zeros((8, rows + 1), np.int32),
@@ -144,16 +145,16 @@ def encode_events(v: npt.NDArray[np.uint8]) -> Events:
         np.full((8, rows), -1, np.int16),
         shape,
     )
-    _encode(s, out.start, out.at, out.value, out.steps, out.first, out.last)
+    run_blocks(_encode, len(s), s, out.start, out.at, out.value, out.steps, out.first, out.last)
     return out
 
 
-@kernel(parallel=True)
-def _box_sums(v, s):
+@kernel(nogil=True)
+def _box_sums(begin, end, v, s):
     """s[phase, p] = 2x2x2 box sum of v at 2p + phase; 0 beyond the volume."""
-    n0, n1, n2 = v.shape
-    for i in nb.prange(n0 - 1):
-        row = np.empty(n2, np.uint8)
+    _, n1, n2 = v.shape
+    row = np.empty(n2, np.uint8)
+    for i in range(begin, end):
         for j in range(n1 - 1):
             a, b, c, d = v[i, j], v[i, j + 1], v[i + 1, j], v[i + 1, j + 1]
             for k in range(n2):
@@ -166,10 +167,10 @@ def _box_sums(v, s):
                 odd[k] = row[2 * k + 1] + row[2 * k + 2]
 
 
-@kernel(parallel=True)
-def _encode(s, start, at, value, steps, first, last):
+@kernel(nogil=True)
+def _encode(begin, end, s, start, at, value, steps, first, last):
     p0, p1, p2 = s.shape[1:]
-    for phase in nb.prange(8):
+    for phase in range(begin, end):
         n = 0
         for r in range(p0 * p1):
             start[phase, r] = n
@@ -208,7 +209,7 @@ def _axpy(y, yo, x, xo, n, s):
         y[t] = np.int32(y[t] + np.int32(s * x[t]))
 
 
-@kernel()
+@inner()
 def row_sums(start, at, value, steps, p1, i, j, lo, hi, up, plain, run):
     """Sums of the B kernels at the hidden row (i, j), places lo <= x < hi, into plain[(x + R - 1) B + k].
 
@@ -241,7 +242,7 @@ def row_sums(start, at, value, steps, p1, i, j, lo, hi, up, plain, run):
         run[(leftmost + R - 1) * B : (hi + 2 * R) * B] = 0
 
 
-@kernel()
+@inner()
 def _undo_steps(run, begin, end, B, plain, lo):
     """Running sum of `run` over places, added to `plain` from lo on."""
     for o in range(begin + B, end, B):
@@ -254,14 +255,14 @@ def _undo_steps(run, begin, end, B, plain, lo):
         c[t] = np.int32(c[t] + d[t])
 
 
-@kernel()
+@inner()
 def row_buffers(p2, filters):
     """Buffers for the sums and running sums of one row of kernels, and for the inputs of its units."""
     n = (p2 + 2 * R) * (len(filters.up) // R**3)
     return np.zeros(n, np.int32), np.zeros(n, np.int32), np.empty(p2 * M, np.int32)
 
 
-@kernel()
+@inner()
 def unit_inputs(plain, lo, n, filters, c):
     """Inputs of the units of n places from lo on, from the sums of their kernels, into c[x M + m]."""
     B = len(filters.up) // R**3
@@ -273,7 +274,7 @@ def unit_inputs(plain, lo, n, filters, c):
             out[m] = np.int32(bias[m] + np.int32(sign[m] * here[kernel[m]]))
 
 
-@kernel()
+@inner()
 def find_nonempty(first, last, p1, i, j, lo, hi):
     """Places of the hidden row (i, j) in [lo, hi) whose receptive field may be non-empty."""
     a, b = np.int64(32767), np.int64(-1)
@@ -288,17 +289,15 @@ def inputs(v: npt.NDArray[np.uint8], filters: Filters) -> npt.NDArray[np.float32
     """(*J, M) inputs c of all hidden units at the "valid" positions J = V - 13 of the volume v."""
     e = encode_events(np.ascontiguousarray(v, np.uint8))
     out = np.empty((*(n - REACH for n in v.shape), M), np.float32)
-    _inputs(
-        e.start, e.at, e.value, e.steps, e.shape, filters, out
-    )  # fmt: skip
+    run_blocks(_inputs, len(out), e.start, e.at, e.value, e.steps, e.shape, filters, out)
     return out
 
 
-@kernel(parallel=True)
-def _inputs(start, at, value, steps, shape, filters, out):
+@kernel(nogil=True)
+def _inputs(begin, end, start, at, value, steps, shape, filters, out):
     scale = np.float32(filters.up_scale)
-    for i in nb.prange(out.shape[0]):
-        plain, run, c = row_buffers(shape[2], filters)
+    plain, run, c = row_buffers(shape[2], filters)
+    for i in range(begin, end):
         for j in range(out.shape[1]):
             for f in range(2):
                 phase = (i & 1) * 4 + (j & 1) * 2 + f

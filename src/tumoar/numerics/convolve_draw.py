@@ -29,7 +29,7 @@ from tumoar.numerics.convolve import (
     row_buffers,
     row_sums,
 )
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner, kernel
 from tumoar.numerics.random import bits, stream_key, uniform
 
 RARE = 0.02  # probability below which units of an idle place share one random number
@@ -104,7 +104,7 @@ class RowMemory(NamedTuple):
     steps: npt.NDArray[np.uint32]  # (places,) draws of one unit are M numbers apart
 
 
-@kernel()
+@inner()
 def allocate_row(p2, filters):
     """Allocate buffers for rows of up to p2 places."""
     plain, run, _ = row_buffers(p2, filters)
@@ -115,7 +115,7 @@ def allocate_row(p2, filters):
     return RowMemory(plain, run, sums, np.empty(n, np.int32), drawn, np.empty(n, np.float32), steps)
 
 
-@kernel()
+@inner()
 def _by_kernel(plain, a, n, sums, seen):
     """Transpose the sums of n places from a on to rows by kernel; sets `seen` where any is non-zero."""
     B = len(sums)
@@ -145,7 +145,7 @@ def _draw_unit(odds, first, steps, k0, k1, bit, digit):
         digit[x] |= bit if on else np.int32(0)
 
 
-@kernel()
+@inner()
 def _draw_seen(n, filters, k0, k1, counter, room):
     """Digits of n places from the sums of their kernels."""
     n, scale = _whole(n), np.float32(filters.up_scale)
@@ -158,7 +158,7 @@ def _draw_seen(n, filters, k0, k1, counter, room):
         _draw_unit(odds, counter + m, steps, k0, k1, 1 << m % BITS, room.drawn[m // BITS, :n])
 
 
-@kernel()
+@inner()
 def _draw_idle(idle, n, k0, k1, counter, room, digits, at):
     """Digits of n idle places to digits[:, at ...]; overwrites the rest of the last vector."""
     whole = _whole(n)
@@ -194,7 +194,7 @@ def _row_stream(key, i, j, f2, lo, origin):
     return k0, k1, (k >> 1) * M
 
 
-@kernel()
+@inner()
 def draw_row(
     start, at, value, steps, first, last, p1, phase, i, j, lo, hi, filters, idle, key, origin, room, digits
 ):  # fmt: skip
@@ -221,7 +221,7 @@ def draw_row(
         _replace(digits, a - lo, room.drawn, seen[a - lo : b - lo])
 
 
-@kernel()
+@inner()
 def _replace(digits, at, drawn, seen):
     """Overwrite the digits of places that are not idle.
 

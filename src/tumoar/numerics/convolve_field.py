@@ -30,7 +30,8 @@ from tumoar.numerics.convolve import (
 )
 from tumoar.numerics.convolve_draw import allocate_row, draw_row, idle_units
 from tumoar.numerics.convolve_vectors import add_rows
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner, kernel
+from tumoar.numerics.threads import run_blocks
 
 _PLANES = 8  # planes of hidden units per parallel unit; at least R - 1, so that units two apart are disjoint
 LISTS = 5  # lists of places, by the number of table rows they sum
@@ -55,7 +56,8 @@ def draw_field(
     if pad < REACH:
         raise ValueError(f"pad must be at least {REACH}, got {pad}")
     out = np.zeros(v.shape, np.float32)
-    first, last = _row_ends(region)
+    first, last = np.full(region.shape[:2], _FAR), np.full(region.shape[:2], -_FAR)
+    run_blocks(_row_ends, len(region), region, first, last)
     box = _bounding_box(first, last)
     if box is None:
         return out
@@ -64,20 +66,26 @@ def draw_field(
     e = encode_events(_pad(v, box, pad))
     lo, hi = _find_wanted_units(first, last, pad, box[2].stop - box[2].start + 2 * pad - REACH)
     u = np.zeros((8, *e.shape), np.int32)
-    _draw_and_project(
-        e.start, e.at, e.value, e.steps, e.first, e.last, filters, idle_units(filters), lo, hi, origin,
-        np.uint64(key), u,
-    )  # fmt: skip
-    _gather(u, region[box], first - pad, last - pad, filters.down_scale, a, pad, out[box])
+    idle = idle_units(filters)
+    blocks = ((lo.shape[0] + 1) // 2 + _PLANES - 1) // _PLANES
+    for parity in range(2):  # a unit of work writes R - 1 planes beyond its own
+        run_blocks(
+            _draw_and_project, 8 * ((blocks - parity + 1) // 2), parity,
+            e.start, e.at, e.value, e.steps, e.first, e.last, filters, idle, lo, hi, origin,
+            np.uint64(key), u,
+        )  # fmt: skip
+    inside = out[box]
+    run_blocks(
+        _gather, len(inside), u, region[box], first - pad, last - pad, filters.down_scale, a, pad, inside
+    )
     return out
 
 
-@kernel(parallel=True)
-def _row_ends(region):
-    """First voxel of `region` in each row, and one past the last; ±_FAR in empty rows."""
-    n0, n1, n2 = region.shape
-    first, last = np.full((n0, n1), _FAR), np.full((n0, n1), -_FAR)
-    for i in nb.prange(n0):
+@kernel(nogil=True)
+def _row_ends(begin, end, region, first, last):
+    """First voxel of `region` in each row, and one past the last; empty rows are left."""
+    _, n1, n2 = region.shape
+    for i in range(begin, end):
         for j in range(n1):
             row = region[i, j]
             k = 0
@@ -89,7 +97,6 @@ def _row_ends(region):
                 while not row[k - 1]:
                     k -= 1
                 last[i, j] = k
-    return first, last
 
 
 def _bounding_box(
@@ -128,7 +135,7 @@ def _find_wanted_units(
     return np.maximum(first - REACH, 0).astype(np.int32, "C"), np.minimum(last, n2).astype(np.int32, "C")
 
 
-@kernel()
+@inner()
 def _list(digits, n, place, entries, places, count):
     """Add n places from `place` on to the lists of places with 1, 2, up to 4, 6, 8 non-zero digits."""
     found = np.zeros(GROUPS + 1, np.uint8)
@@ -160,7 +167,7 @@ def _pair(e, k):
     return _row(e[k]), _row(e[k + 1])
 
 
-@kernel()
+@inner()
 def _project(entries, places, count, table, cells, shift):
     """cells[(place + shift) CELL ...] += table sums of each listed place, for one tap of the middle axis."""
     for which in range(LISTS):
@@ -178,27 +185,24 @@ def _project(entries, places, count, table, cells, shift):
                 add_rows(cells, at, table, _pair(e, 0) + _pair(e, 2) + _pair(e, 4) + _pair(e, 6))
 
 
-@kernel(parallel=True)
+@kernel(nogil=True)
 def _draw_and_project(
-    start, at, value, steps, first, last, filters, idle, lo, hi, origin, key, u
+    begin, end, parity, start, at, value, steps, first, last, filters, idle, lo, hi, origin, key, u
 ):  # fmt: skip
     """u[phase] += back-projection of freshly drawn hidden units.
 
-    A parallel unit is one phase and _PLANES planes of hidden units; even units first, then odd ones, because
-    a unit writes R - 1 planes beyond its own.
+    A unit of work is one phase and _PLANES planes of hidden units, every other in turn.
     """
-    blocks = ((lo.shape[0] + 1) // 2 + _PLANES - 1) // _PLANES
-    for parity in range(2):
-        units = (blocks - parity + 1) // 2
-        for unit in nb.prange(8 * units):
-            phase = unit // units
-            _planes(
-                start[phase], at[phase], value[phase], steps[phase], first[phase], last[phase], phase,
-                2 * (unit % units) + parity, filters, idle, lo, hi, origin, key, u[phase],
-            )  # fmt: skip
+    units = (((lo.shape[0] + 1) // 2 + _PLANES - 1) // _PLANES - parity + 1) // 2
+    for unit in range(begin, end):
+        phase = unit // units
+        _planes(
+            start[phase], at[phase], value[phase], steps[phase], first[phase], last[phase], phase,
+            2 * (unit % units) + parity, filters, idle, lo, hi, origin, key, u[phase],
+        )  # fmt: skip
 
 
-@kernel()
+@inner()
 def _planes(
     start, at, value, steps, first, last, phase, block, filters, idle, lo, hi, origin, key, u
 ):  # fmt: skip
@@ -235,7 +239,7 @@ def _planes(
             _settle(cells, u, i, top, bottom, left, right)
 
 
-@kernel()
+@inner()
 def _settle(cells, u, i, j0, j1, x0, x1):
     """Move the cells of one plane of hidden units to the R planes they belong to, and clear them."""
     p2 = u.shape[2]
@@ -247,12 +251,12 @@ def _settle(cells, u, i, j0, j1, x0, x1):
         cells[(j * p2 + x0) * CELL : (j * p2 + x1) * CELL] = 0
 
 
-@kernel(parallel=True)
-def _gather(u, region, first, last, scale, a, pad, out):
+@kernel(nogil=True)
+def _gather(start, stop, u, region, first, last, scale, a, pad, out):
     """out = a + scale * 2x2x2 box sum of u on the voxels of the region; they lie in first <= k < last."""
     scale, a = np.float32(scale), np.float32(a)
-    for i in nb.prange(out.shape[0]):
-        total = np.empty(out.shape[2] + 1, np.int64)
+    total = np.empty(out.shape[2] + 1, np.int64)
+    for i in range(start, stop):
         for j in range(out.shape[1]):
             begin, end = first[i, j], last[i, j]
             if begin >= end:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner, kernel
 
 
-@kernel()
+@inner()
 def sign_of_det(u0, u1, u2, v0, v1, v2, w0, w1, w2):
     """Sign of the determinant of [u, v, w]: -1, 0 or 1, exact unless products underflow."""
     terms = np.empty(24)
@@ -23,7 +23,7 @@ def sign_of_det(u0, u1, u2, v0, v1, v2, w0, w1, w2):
     return _sign_of_sum(terms)
 
 
-@kernel()
+@inner()
 def compare_products(a, b, c, d):
     """Sign of a b - c d, exact."""
     p, ep = _two_product(a, b)
@@ -39,7 +39,7 @@ def _two_sum(a, b):
     return s, (a - (s - t)) + (b - t)
 
 
-@kernel()
+@inner()
 def _two_product(a, b):
     """Doubles p and e with a b = p + e exactly."""
     p = a * b
@@ -52,7 +52,7 @@ def _two_product(a, b):
     return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
 
 
-@kernel()
+@inner()
 def _triple_product(a, b, c, out, at):
     """Write a b c as an exact sum of four doubles."""
     high, low = _two_product(a, b)
@@ -60,7 +60,7 @@ def _triple_product(a, b, c, out, at):
     out[at + 2], out[at + 3] = _two_product(low, c)
 
 
-@kernel()
+@inner()
 def _sign_of_sum(terms):
     """Sign of the exact sum; the terms are overwritten by a non-overlapping expansion of it."""
     for m in range(1, len(terms)):

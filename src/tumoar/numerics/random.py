@@ -9,6 +9,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from tumoar.numerics.jit import kernel
+
 _U32 = np.uint32
 
 
@@ -36,7 +38,7 @@ def uniform(k0, k1, i):
     return np.float32(np.int32(bits(k0, k1, i) >> _U32(8))) * np.float32(5.9604644775390625e-08)
 
 
-@nb.njit
+@kernel()
 def stream_key(seed, a, b, c):
     """Two 32-bit keys of the stream named by a 64-bit seed and three counters (say sweep, variable, row)."""
     seed = np.uint64(seed)

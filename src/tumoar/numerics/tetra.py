@@ -27,12 +27,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from tumoar.numerics.exact import compare_products, sign_of_det
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner, kernel
+from tumoar.numerics.threads import run_blocks
 
 BLOCK = 256
 """Tetrahedra per parallel unit of work; fixed, so that results do not depend on the number of threads."""
@@ -60,13 +60,13 @@ _SLOPE = 15  # two rows: change of the second coordinate with the first along th
 # ---- geometry of one tetrahedron, for use inside kernels ---------------------------------------------------
 
 
-@kernel()
+@inner()
 def scratch():
     """Working memory for one tetrahedron; after `setup`, rows q[:4] are the barycentric coefficients."""
     return np.empty((17, 4))
 
 
-@kernel(error_model="numpy", fastmath={"contract"})
+@inner(error_model="numpy", fastmath={"contract"})
 def setup(q, nodes, corners):
     """Prepare q for the tetrahedron with these four nodes; returns 6 times its signed volume."""
     size = 1.0
@@ -127,7 +127,7 @@ def setup(q, nodes, corners):
     return det
 
 
-@kernel()
+@inner()
 def extent(q, axis, size):
     """First and one past the last index along an axis of this size that the tetrahedron can reach."""
     p = q[_CORNER + axis]
@@ -137,7 +137,7 @@ def extent(q, axis, size):
     return int(np.ceil(max(low, 0.0))), int(np.floor(min(high, size - 1.0))) + 1
 
 
-@kernel(fastmath={"contract"}, forceinline=True)
+@inner(fastmath={"contract"}, forceinline=True)
 def rows(q, i, size):
     """First and one past the last j for which row (i, j) can intersect the tetrahedron; nearly tight."""
     low, high = _widen(q, i, 0, 1, q[_SLOPE, 0], np.inf, -np.inf)
@@ -151,7 +151,7 @@ def rows(q, i, size):
     return int(np.ceil(min(max(low, 0.0), size))), int(np.floor(max(min(high, size - 1.0), -1.0))) + 1
 
 
-@kernel(fastmath={"contract"}, forceinline=True)
+@inner(fastmath={"contract"}, forceinline=True)
 def _widen(q, i, a, b, slope, low, high):
     """Extend the range low to high to where edge ab crosses slice i; ignores edges in the slice (nan)."""
     x, other = q[_CORNER, a], q[_CORNER, b]
@@ -162,7 +162,7 @@ def _widen(q, i, a, b, slope, low, high):
     return low, high
 
 
-@kernel(error_model="numpy", fastmath={"contract"}, forceinline=True)
+@inner(error_model="numpy", fastmath={"contract"}, forceinline=True)
 def run(q, i, j, size):
     """The voxels lo <= k < hi that the tetrahedron owns in row (i, j) of `size` voxels."""
     di = i - q[_CORNER, 0]
@@ -184,7 +184,7 @@ def run(q, i, j, size):
     return _run_exactly(q, i, j, size)
 
 
-@kernel()
+@inner()
 def _run_exactly(q, i, j, size):
     """Like `run`, voxel by voxel, if a face is too close to a center or parallel to the row."""
     lo, hi = extent(q, 2, size)
@@ -196,7 +196,7 @@ def _run_exactly(q, i, j, size):
     return lo, hi
 
 
-@kernel()
+@inner()
 def _owns(q, w, i, j, k):
     """Whether the shifted voxel center lies on the inner side of the face opposite to corner w."""
     x, y, z = i - q[_CORNER, 0], j - q[_CORNER + 1, 0], k - q[_CORNER + 2, 0]
@@ -206,7 +206,7 @@ def _owns(q, w, i, j, k):
     return _exact_side(q, w, float(i), float(j), float(k)) > 0.0
 
 
-@kernel()
+@inner()
 def _exact_side(q, w, x, y, z):
     """Sign of the barycentric coordinate w of the point (x, y, z), shifted infinitesimally; exact, never 0.
 
@@ -240,6 +240,11 @@ def plain(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
     """Mesh arrays as required by kernels, which are then compiled once: read-only arrays are copied."""
     return np.require(nodes, np.float64, PLAIN), np.require(tetrahedra, np.int32, PLAIN)
+
+
+def count_blocks(tetrahedra: npt.NDArray[np.integer]) -> int:
+    """Number of blocks of BLOCK tetrahedra."""
+    return -(-len(tetrahedra) // BLOCK)
 
 
 def volumes(nodes: npt.NDArray[np.float64], tetrahedra: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
@@ -280,7 +285,9 @@ def _owners_and_counts(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     out = np.full(shape, -1, np.int32)
     counts = np.zeros(len(tetrahedra), np.int64)
-    require_unfolded(_owners(*plain(nodes, tetrahedra), out, counts))
+    fine = np.ones(count_blocks(tetrahedra), np.bool_)
+    run_blocks(_owners, len(fine), *plain(nodes, tetrahedra), out, counts, fine)
+    require_unfolded(bool(fine.all()))
     return out, counts
 
 
@@ -290,12 +297,11 @@ def require_unfolded(fine: bool) -> None:
         raise ValueError("tetrahedra must have positive volume; one is folded or flat")
 
 
-@kernel(parallel=True)
-def _owners(nodes, tetrahedra, out, counts):
+@kernel(nogil=True)
+def _owners(start, stop, nodes, tetrahedra, out, counts, fine):
     X, Y, Z = out.shape
     T = len(tetrahedra)
-    fine = np.ones((T + BLOCK - 1) // BLOCK, np.bool_)
-    for block in nb.prange(len(fine)):
+    for block in range(start, stop):
         q = scratch()
         for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
             if not setup(q, nodes, tetrahedra[t]) > 0.0:
@@ -307,10 +313,9 @@ def _owners(nodes, tetrahedra, out, counts):
                     counts[t] += hi - lo
                     for k in range(lo, hi):
                         out[i, j, k] = t
-    return fine.all()
 
 
-@kernel()
+@inner()
 def present_columns(alpha, corners, A, present):
     """Write non-zero columns of alpha to `present` and values to A (column, corner); returns the number."""
     # Unsigned, because numba checks signed indices for negative values.

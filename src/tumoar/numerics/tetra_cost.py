@@ -18,12 +18,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.jit import kernel
-from tumoar.numerics.tetra import BLOCK, PLAIN, extent, plain, present_columns, rows, run, scratch, setup
+from tumoar.numerics.jit import inner, kernel
+from tumoar.numerics.tetra import (
+    BLOCK,
+    PLAIN,
+    count_blocks,
+    extent,
+    plain,
+    present_columns,
+    rows,
+    run,
+    scratch,
+    setup,
+)
 from tumoar.numerics.tetra_voxels import (
     AT,
     BASE,
@@ -47,6 +57,7 @@ from tumoar.numerics.tetra_voxels import (
     prepare_group,
     values,
 )
+from tumoar.numerics.threads import run_blocks
 
 Nodes = npt.NDArray[np.float64]
 Tetrahedra = npt.NDArray[np.integer]
@@ -80,7 +91,7 @@ def build_incidence(tetrahedra: Tetrahedra, V: int) -> Incidence:
 def gather(per_corner: PerCorner, at: Incidence) -> npt.NDArray[np.float64]:
     """(V, 3) sum of the contributions (T, 4, 3) of all corners at each node."""
     out = np.empty((len(at.start) - 1, 3))
-    _gather(per_corner.reshape(-1, 3), at.start, at.corner, out)
+    run_blocks(_gather, len(out), per_corner.reshape(-1, 3), at.start, at.corner, out)
     return out
 
 
@@ -121,7 +132,9 @@ def data_cost(
     alpha, L = _classes(alpha, L)
     _require_listable(L)
     gradient = np.zeros((len(tetrahedra), 4, 3))
-    cost = _data_cost(*plain(nodes, tetrahedra), alpha, L.reshape(-1), L.shape[:3], reference, gradient)
+    cost = np.empty(count_blocks(tetrahedra))
+    mesh = plain(nodes, tetrahedra)
+    run_blocks(_data_cost, len(cost), *mesh, alpha, L.reshape(-1), L.shape[:3], reference, gradient, cost)
     return float(cost.sum()), gradient
 
 
@@ -135,7 +148,8 @@ def data_costs(
     alpha, L = _classes(alpha, L)
     _require_listable(L)
     out = np.zeros(len(tetrahedra))
-    _data_costs(*plain(nodes, tetrahedra), alpha, L.reshape(-1), L.shape[:3], out)
+    mesh = plain(nodes, tetrahedra)
+    run_blocks(_data_costs, count_blocks(tetrahedra), *mesh, alpha, L.reshape(-1), L.shape[:3], out)
     return out
 
 
@@ -149,7 +163,7 @@ def data_fisher(
     """(T, 4, 3) sums over voxels of the squared gradient: the diagonal of the empirical Fisher matrix."""
     alpha, L = _classes(alpha, L)
     out = np.zeros((len(tetrahedra), 4, 3))
-    _data_fisher(*plain(nodes, tetrahedra), alpha, L, reference, out)
+    run_blocks(_data_fisher, count_blocks(tetrahedra), *plain(nodes, tetrahedra), alpha, L, reference, out)
     return out
 
 
@@ -169,12 +183,11 @@ def _require_listable(L: npt.NDArray[np.float32]) -> None:
         )
 
 
-@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
-def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
+@kernel(nogil=True, error_model="numpy", fastmath=_FLAGS)
+def _data_cost(start, stop, nodes, tetrahedra, alpha, L, shape, reference, gradient, cost):
     """L is flat. Loops over voxels are short and simple, so that they vectorize."""
     T, C = len(tetrahedra), alpha.shape[1]
-    cost = np.zeros((T + BLOCK - 1) // BLOCK)
-    for block in nb.prange(len(cost)):
+    for block in range(start, stop):
         q, G, N, W = scratch(), group(), indices(), values(1 + C)
         A, B, Q = np.empty((C, 4)), np.empty((C, 4)), np.empty((C, 4))
         present = np.empty(C, np.int64)
@@ -208,14 +221,13 @@ def _data_cost(nodes, tetrahedra, alpha, L, shape, reference, gradient):
                     _moments(M, n, W, Q)
                 _shares(G, lane, M, B, Q, gradient[t])
         cost[block] = total - np.log(product)
-    return cost
 
 
-@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
-def _data_costs(nodes, tetrahedra, alpha, L, shape, out):
+@kernel(nogil=True, error_model="numpy", fastmath=_FLAGS)
+def _data_costs(start, stop, nodes, tetrahedra, alpha, L, shape, out):
     """Like `_data_cost`, without gradient; one class alone costs something too."""
     T, C = len(tetrahedra), alpha.shape[1]
-    for block in nb.prange((T + BLOCK - 1) // BLOCK):
+    for block in range(start, stop):
         q, G, N, W = scratch(), group(), indices(), values(1 + C)
         A, B = np.empty((C, 4)), np.empty((C, 4))
         present = np.empty(C, np.int64)
@@ -246,12 +258,12 @@ def _data_costs(nodes, tetrahedra, alpha, L, shape, out):
                 out[t] = total - np.log(product)
 
 
-@kernel()
+@inner()
 def _is_masked(L, at, C):
     return not np.any(L[at : at + C])
 
 
-@kernel(fastmath=_FLAGS, forceinline=True)
+@inner(fastmath=_FLAGS, forceinline=True)
 def _sums(L, C, present, M, B, n, N, W):
     """S of each listed voxel; stores the likelihoods it needs."""
     padded = (n + 3) // 4 * 4
@@ -271,7 +283,7 @@ def _sums(L, C, present, M, B, n, N, W):
             W[_SUM + v] += W[column + v] * pi
 
 
-@kernel(error_model="numpy", fastmath=_FLAGS | {"reassoc"}, forceinline=True)
+@inner(error_model="numpy", fastmath=_FLAGS | {"reassoc"}, forceinline=True)
 def _moments(M, n, W, Q):
     """Add to Q (M, 4) the sums of L / S (x, y, z, 1); S is overwritten by its inverse, 0 where masked."""
     padded = (n + 3) // 4 * 4
@@ -293,7 +305,7 @@ def _moments(M, n, W, Q):
         Q[m, 3] += s
 
 
-@kernel(fastmath=_FLAGS, forceinline=True)
+@inner(fastmath=_FLAGS, forceinline=True)
 def _shares(G, lane, M, B, Q, gradient):
     """The gradient (4, 3) at each corner v: sum over classes of (b_v . Q[m]) grad pi_m."""
     bx, by, bz, b = four(G, lane, GRAD_X), four(G, lane, GRAD_Y), four(G, lane, GRAD_Z), four(G, lane, BASE)
@@ -307,11 +319,11 @@ def _shares(G, lane, M, B, Q, gradient):
         gradient[v, 0], gradient[v, 1], gradient[v, 2] = x, y, z
 
 
-@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
-def _data_fisher(nodes, tetrahedra, alpha, L, reference, out):
+@kernel(nogil=True, error_model="numpy", fastmath=_FLAGS)
+def _data_fisher(start, stop, nodes, tetrahedra, alpha, L, reference, out):
     X, Y, Z, C = L.shape
     T = len(tetrahedra)
-    for block in nb.prange((T + BLOCK - 1) // BLOCK):
+    for block in range(start, stop):
         q = scratch()
         A = np.empty((C, 4))
         present = np.empty(C, np.int64)
@@ -341,11 +353,11 @@ def _data_fisher(nodes, tetrahedra, alpha, L, reference, out):
                                 out[t, w, d] += (b[w] * g) ** 2
 
 
-@kernel(parallel=True)
-def _gather(shares, start, corner, out):
-    for v in nb.prange(len(out)):
+@kernel(nogil=True)
+def _gather(start, stop, shares, first, corner, out):
+    for v in range(start, stop):
         x = y = z = 0.0
-        for c in range(start[v], start[v + 1]):
+        for c in range(first[v], first[v + 1]):
             x += shares[corner[c], 0]
             y += shares[corner[c], 1]
             z += shares[corner[c], 2]

@@ -12,7 +12,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner, kernel
 from tumoar.numerics.tetra import BLOCK, extent, rows, run, scratch, setup
 
 Nodes = npt.NDArray[np.float64]
@@ -218,7 +218,7 @@ def _counts(positions, tetrahedra, alpha, maps, floor, cost, total):
         cost[s] = sum_s - np.log(product)
 
 
-@kernel()
+@inner()
 def _corner_values(A, alpha, corners, floor):
     """A (K, 4): probability of each value at the four corners, with the floor mixed in."""
     K = alpha.shape[1]

@@ -9,12 +9,12 @@ Per tetrahedron, with J the linear map from reference to deformed positions and 
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.jit import kernel
-from tumoar.numerics.tetra import BLOCK, plain
+from tumoar.numerics.jit import inner, kernel
+from tumoar.numerics.tetra import BLOCK, count_blocks, plain
+from tumoar.numerics.threads import run_blocks
 
 Nodes = npt.NDArray[np.float64]
 Tetrahedra = npt.NDArray[np.integer]
@@ -38,7 +38,9 @@ def elastic_energy(
     nodes, tetrahedra = plain(nodes, tetrahedra)
     reference, _ = plain(reference, tetrahedra)
     gradient = np.zeros((len(tetrahedra), 4, 3)) if onto is None else onto
-    return float(_elastic_energy(nodes, reference, tetrahedra, stiffness, gradient).sum()), gradient
+    energy = np.zeros(count_blocks(tetrahedra))
+    run_blocks(_elastic_energy, len(energy), nodes, reference, tetrahedra, stiffness, gradient, energy)
+    return float(energy.sum()), gradient
 
 
 def elastic_energies(
@@ -48,14 +50,14 @@ def elastic_energies(
     nodes, tetrahedra = plain(nodes, tetrahedra)
     reference, _ = plain(reference, tetrahedra)
     out = np.empty(len(tetrahedra))
-    _elastic_energies(nodes, reference, tetrahedra, stiffness, out)
+    run_blocks(_elastic_energies, count_blocks(tetrahedra), nodes, reference, tetrahedra, stiffness, out)
     return out
 
 
 def elastic_curvature(reference: Nodes, tetrahedra: Tetrahedra, stiffness: float) -> PerCorner:
     """(T, 4, 3) diagonal of the energy's Hessian at rest: 8 stiffness V (|g|^2 + g_d^2), g = grad b_w."""
     out = np.empty((len(tetrahedra), 4, 3))
-    _elastic_curvature(*plain(reference, tetrahedra), stiffness, out)
+    run_blocks(_elastic_curvature, count_blocks(tetrahedra), *plain(reference, tetrahedra), stiffness, out)
     return out
 
 
@@ -63,8 +65,9 @@ def shorten(nodes: Nodes, step: Nodes, tetrahedra: Tetrahedra, fraction: float, 
     """Halve the step at nodes of tetrahedra that would keep less than a fraction of their volume."""
     nodes, tetrahedra = plain(nodes, tetrahedra)
     scale = np.ones(len(nodes))
+    shrunk = np.zeros(len(tetrahedra), np.bool_)
     for _ in range(rounds):
-        shrunk = _find_shrunk(nodes, step, scale, tetrahedra, fraction)
+        run_blocks(_find_shrunk, count_blocks(tetrahedra), nodes, step, scale, tetrahedra, fraction, shrunk)
         if not shrunk.any():
             break
         scale[tetrahedra[shrunk].ravel()] *= 0.5
@@ -74,7 +77,7 @@ def shorten(nodes: Nodes, step: Nodes, tetrahedra: Tetrahedra, fraction: float, 
 # ---- 3x3 matrices as tuples in row order: loops over them vectorize ----------------------------------------
 
 
-@kernel(forceinline=True)
+@inner(forceinline=True)
 def _edges(nodes, corners):
     """The edges from corner 0, as columns."""
     o, a, b, c = corners[0], corners[1], corners[2], corners[3]
@@ -86,13 +89,13 @@ def _edges(nodes, corners):
     )  # fmt: skip
 
 
-@kernel(forceinline=True)
+@inner(fastmath={"contract"}, forceinline=True)
 def _det(M):
     a, b, c, d, e, f, g, h, i = M
     return a * (e * i - f * h) + b * (f * g - d * i) + c * (d * h - e * g)
 
 
-@kernel(error_model="numpy", forceinline=True)
+@inner(error_model="numpy", fastmath={"contract"}, forceinline=True)
 def _inverse(M, det):
     a, b, c, d, e, f, g, h, i = M
     s = 1.0 / det
@@ -103,7 +106,7 @@ def _inverse(M, det):
     )  # fmt: skip
 
 
-@kernel(forceinline=True)
+@inner(fastmath={"contract"}, forceinline=True)
 def _product(M, N):
     a, b, c, d, e, f, g, h, i = M
     j, k, l, m, n, o, p, q, r = N
@@ -114,13 +117,13 @@ def _product(M, N):
     )  # fmt: skip
 
 
-@kernel(forceinline=True)
+@inner(forceinline=True)
 def _transpose(M):
     a, b, c, d, e, f, g, h, i = M
     return a, d, g, b, e, h, c, f, i
 
 
-@kernel(forceinline=True)
+@inner(fastmath={"contract"}, forceinline=True)
 def _combine(s, M, t, N, u, O):
     """s M + t N + u O."""
     a, b, c, d, e, f, g, h, i = M
@@ -133,13 +136,13 @@ def _combine(s, M, t, N, u, O):
     )  # fmt: skip
 
 
-@kernel(forceinline=True)
+@inner(fastmath={"contract"}, forceinline=True)
 def _squares(M):
     a, b, c, d, e, f, g, h, i = M
     return a * a + b * b + c * c + d * d + e * e + f * f + g * g + h * h + i * i
 
 
-@kernel(forceinline=True)
+@inner(forceinline=True)
 def _get(G, lane):
     g = _GROUP
     return (
@@ -149,7 +152,7 @@ def _get(G, lane):
     )  # fmt: skip
 
 
-@kernel(forceinline=True)
+@inner(forceinline=True)
 def _put(G, lane, M):
     for entry in range(9):
         G[entry * _GROUP + lane] = M[entry]
@@ -158,11 +161,10 @@ def _put(G, lane, M):
 # ---- kernels -----------------------------------------------------------------------------------------------
 
 
-@kernel(parallel=True, error_model="numpy", fastmath={"contract"})
-def _elastic_energy(nodes, reference, tetrahedra, stiffness, gradient):
+@kernel(nogil=True, error_model="numpy", fastmath={"contract"})
+def _elastic_energy(start, stop, nodes, reference, tetrahedra, stiffness, gradient, energy):
     T = len(tetrahedra)
-    energy = np.zeros((T + BLOCK - 1) // BLOCK)
-    for block in nb.prange(len(energy)):
+    for block in range(start, stop):
         E, R, each = np.empty(9 * _GROUP), np.empty(9 * _GROUP), np.empty(_GROUP)
         end = min(T, (block + 1) * BLOCK)
         for first in range(block * BLOCK, end, _GROUP):
@@ -181,10 +183,9 @@ def _elastic_energy(nodes, reference, tetrahedra, stiffness, gradient):
                     share[1, d] += g1
                     share[2, d] += g2
                     share[3, d] += g3
-    return energy
 
 
-@kernel(error_model="numpy", fastmath={"contract"})
+@inner(error_model="numpy", fastmath={"contract"})
 def _energies(E, R, stiffness, each):
     """Energies of a group; edges E are overwritten by the gradient in them."""
     for lane in range(_GROUP):
@@ -203,10 +204,10 @@ def _energies(E, R, stiffness, each):
         _put(E, lane, _product(slope, _transpose(D)))
 
 
-@kernel(parallel=True, error_model="numpy", fastmath={"contract"})
-def _elastic_energies(nodes, reference, tetrahedra, stiffness, out):
+@kernel(nogil=True, error_model="numpy", fastmath={"contract"})
+def _elastic_energies(start, stop, nodes, reference, tetrahedra, stiffness, out):
     T = len(tetrahedra)
-    for block in nb.prange((T + BLOCK - 1) // BLOCK):
+    for block in range(start, stop):
         for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
             edges = _edges(reference, tetrahedra[t])
             rest = _det(edges)
@@ -217,10 +218,10 @@ def _elastic_energies(nodes, reference, tetrahedra, stiffness, out):
             out[t] = stiffness * rest / 6.0 * (1.0 + det) * strain if fine else np.inf
 
 
-@kernel(parallel=True, error_model="numpy")
-def _elastic_curvature(reference, tetrahedra, stiffness, out):
+@kernel(nogil=True, error_model="numpy")
+def _elastic_curvature(start, stop, reference, tetrahedra, stiffness, out):
     T = len(tetrahedra)
-    for block in nb.prange((T + BLOCK - 1) // BLOCK):
+    for block in range(start, stop):
         g = np.empty((4, 3))
         for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
             edges = _edges(reference, tetrahedra[t])
@@ -236,12 +237,11 @@ def _elastic_curvature(reference, tetrahedra, stiffness, out):
                     out[t, w, d] = 8.0 * stiffness * rest / 6.0 * (length + g[w, d] ** 2)
 
 
-@kernel(parallel=True)
-def _find_shrunk(nodes, step, scale, tetrahedra, fraction):
+@kernel(nogil=True)
+def _find_shrunk(start, stop, nodes, step, scale, tetrahedra, fraction, out):
     """Find tetrahedra that keep less than this fraction of their present volume."""
     T = len(tetrahedra)
-    out = np.zeros(T, np.bool_)
-    for block in nb.prange((T + BLOCK - 1) // BLOCK):
+    for block in range(start, stop):
         moved = np.empty((4, 3))
         own = np.arange(4)
         for t in range(block * BLOCK, min(T, (block + 1) * BLOCK)):
@@ -251,4 +251,3 @@ def _find_shrunk(nodes, step, scale, tetrahedra, fraction):
                 for d in range(3):
                     moved[w, d] = nodes[c, d] + scale[c] * step[c, d]
             out[t] = not _det(_edges(moved, own)) >= fraction * _det(_edges(nodes, corners))
-    return out

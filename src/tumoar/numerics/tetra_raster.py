@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.jit import kernel
-from tumoar.numerics.tetra import BLOCK, PLAIN, plain, present_columns, require_unfolded, scratch
+from tumoar.numerics.jit import inner, kernel
+from tumoar.numerics.tetra import (
+    BLOCK,
+    PLAIN,
+    count_blocks,
+    plain,
+    present_columns,
+    require_unfolded,
+    scratch,
+)
 from tumoar.numerics.tetra_voxels import (
     AT,
     FIRST,
@@ -27,6 +34,7 @@ from tumoar.numerics.tetra_voxels import (
     prepare_group,
     values,
 )
+from tumoar.numerics.threads import run_blocks
 
 
 def rasterize(
@@ -46,20 +54,22 @@ def rasterize(
     covered = np.zeros(shape, np.bool_)
     smallest = float(alpha.min())
     mesh = plain(nodes, tetrahedra)
-    require_unfolded(_rasterize(*mesh, alpha, smallest, outside, shape, out.ravel(), covered.ravel()))
-    _fill_outside(out, covered, outside)
+    fine = np.ones(count_blocks(tetrahedra), np.bool_)
+    flat = out.reshape(-1), covered.reshape(-1)
+    run_blocks(_rasterize, len(fine), *mesh, alpha, smallest, outside, shape, *flat, fine)
+    require_unfolded(bool(fine.all()))
+    out[..., outside][~covered] = 1.0
     return out
 
 
-@kernel(parallel=True, error_model="numpy", fastmath={"contract"})
-def _rasterize(nodes, tetrahedra, alpha, smallest, outside, shape, out, covered):
+@kernel(nogil=True, error_model="numpy", fastmath={"contract"})
+def _rasterize(start, stop, nodes, tetrahedra, alpha, smallest, outside, shape, out, covered, fine):
     """Write the non-zero columns of the corners, usually few, to `out`, which is flat and zero.
 
     Tetrahedra that are only `outside` are skipped, because uncovered voxels get this value anyway.
     """
     T, K = len(tetrahedra), alpha.shape[1]
-    fine = np.ones((T + BLOCK - 1) // BLOCK, np.bool_)
-    for block in nb.prange(len(fine)):
+    for block in range(start, stop):
         q, G, N, W = scratch(), group(), indices(), values(K)
         A, B = np.empty((K, 4)), np.empty((K, 4))
         present = np.empty(K, np.int64)
@@ -80,10 +90,9 @@ def _rasterize(nodes, tetrahedra, alpha, smallest, outside, shape, out, covered)
                     n = list_owned(G, lane, part, q, nodes, tetrahedra[t], shape, N, W)
                     _columns(B, M, n, smallest, W)
                     _write(present, M, n, K, N, W, out, covered)
-    return fine.all()
 
 
-@kernel(fastmath={"contract"}, forceinline=True)
+@inner(fastmath={"contract"}, forceinline=True)
 def _columns(B, M, n, smallest, W):
     """Values of the listed voxels, column by column."""
     for m in range(M):
@@ -93,7 +102,7 @@ def _columns(B, M, n, smallest, W):
             W[column + v] = max(bx * W[X + v] + by * W[Y + v] + bz * W[Z + v] + b, smallest)
 
 
-@kernel(forceinline=True)
+@inner(forceinline=True)
 def _write(present, M, n, K, N, W, out, covered):
     """Scatter values voxel by voxel, because the columns of a voxel are contiguous."""
     for v in range(n):
@@ -102,13 +111,3 @@ def _write(present, M, n, K, N, W, out, covered):
         at = voxel * np.uint64(K)
         for m in range(M):
             out[at + np.uint64(present[m])] = W[MORE + m * PITCH + v]
-
-
-@kernel(parallel=True)
-def _fill_outside(out, covered, outside):
-    X, Y, Z = covered.shape
-    for i in nb.prange(X):
-        for j in range(Y):
-            for k in range(Z):
-                if not covered[i, j, k]:
-                    out[i, j, k, outside] = 1.0

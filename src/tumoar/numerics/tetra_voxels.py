@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner
 from tumoar.numerics.tetra import GRAIN, run, setup
 
 GROUP = 16
@@ -49,25 +49,25 @@ X, Y, Z, MORE = 0, PITCH, 2 * PITCH, 3 * PITCH
 _f = np.float32
 
 
-@kernel()
+@inner()
 def group():
     """Memory for the geometry of a group of tetrahedra."""
     return np.empty(_FIELDS * GROUP)
 
 
-@kernel()
+@inner()
 def indices():
     """Memory for the integers of a list of voxels."""
     return np.empty(4 * PITCH, np.int32)
 
 
-@kernel()
+@inner()
 def values(extra):
     """Memory for the coordinates of a list of voxels; `extra` fields of the caller start at MORE."""
     return np.empty((3 + extra) * PITCH)
 
 
-@kernel(forceinline=True)
+@inner(forceinline=True)
 def four(G, lane, field):
     """The entries of a field for one tetrahedron."""
     at = np.uint64(field * GROUP + lane)
@@ -75,7 +75,7 @@ def four(G, lane, field):
     return G[at], G[at + step], G[at + step + step], G[at + step + step + step]
 
 
-@kernel(forceinline=True)
+@inner(forceinline=True)
 def _put(G, lane, field, a, b, c, d):
     G[field * GROUP + lane] = a
     G[(field + 1) * GROUP + lane] = b
@@ -83,12 +83,12 @@ def _put(G, lane, field, a, b, c, d):
     G[(field + 3) * GROUP + lane] = d
 
 
-@kernel(forceinline=True)
+@inner(forceinline=True)
 def _largest(a, b, c, d):
     return max(max(abs(a), abs(b)), max(abs(c), abs(d)))
 
 
-@kernel(error_model="numpy", fastmath={"contract"})
+@inner(error_model="numpy", fastmath={"contract"})
 def prepare_group(G, nodes, tetrahedra, first, last, shape):
     """Prepare the geometry of tetrahedra first to last (exclusive)."""
     for lane in range(last - first):
@@ -149,7 +149,7 @@ def prepare_group(G, nodes, tetrahedra, first, last, shape):
         _put(G, lane, _COUNT, ni, nj, nk, error)
 
 
-@kernel(forceinline=True)
+@inner(forceinline=True)
 def parts(G, lane):
     """Number of lists for the voxels of a tetrahedron."""
     ni, nj, nk, _ = four(G, lane, _COUNT)
@@ -159,7 +159,7 @@ def parts(G, lane):
     return (int(ni * nj) + rows - 1) // rows
 
 
-@kernel(error_model="numpy", fastmath={"contract"}, forceinline=True)
+@inner(error_model="numpy", fastmath={"contract"}, forceinline=True)
 def list_owned(G, lane, part, q, nodes, corners, shape, N, W):
     """List the voxels that a tetrahedron owns in one part of its box; returns their number."""
     i, j, k, _ = four(G, lane, FIRST)
@@ -200,7 +200,7 @@ def list_owned(G, lane, part, q, nodes, corners, shape, N, W):
     return count
 
 
-@kernel(error_model="numpy", fastmath={"contract"}, forceinline=True)
+@inner(error_model="numpy", fastmath={"contract"}, forceinline=True)
 def _runs(G, lane, skip, start, nj, nk, error, rows, N):
     """For each row: position of its first voxel in the part, and their number; -1 if uncertain."""
     none, inf = _f(0.0), _f(np.inf)
@@ -238,7 +238,7 @@ def _runs(G, lane, skip, start, nj, nk, error, rows, N):
         N[_LENGTH + r] = np.int32(length)
 
 
-@kernel(error_model="numpy", fastmath={"contract"}, forceinline=True)
+@inner(error_model="numpy", fastmath={"contract"}, forceinline=True)
 def _places(i, j, k, skip, start, nj, nk, shape, count, N, W):
     """Convert positions in the part to coordinates in the box and indices in the flat grid."""
     per_slice, per_row = _f(1.0) / nj, _f(1.0) / nk
@@ -255,7 +255,7 @@ def _places(i, j, k, skip, start, nj, nk, shape, count, N, W):
         N[AT + v] = np.int32(np.int32(row_in_grid * size) + np.int32(z)) + first
 
 
-@kernel(fastmath={"contract", "nsz"}, forceinline=True)
+@inner(fastmath={"contract", "nsz"}, forceinline=True)
 def interpolants(G, lane, A, M, B):
     """Convert corner values A (M, 4) to B (M, 4): value m at (x, y, z) is B[m] . (x, y, z, 1)."""
     x0, x1, x2, x3 = four(G, lane, GRAD_X)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numba as nb
 
@@ -28,12 +28,33 @@ def _start_threads() -> int:
 MOST: int = _start_threads()
 """Number of threads available at the start of the process."""
 
+PIECES = 8
+"""Pieces of work per thread: blocks differ in size."""
+
 
 def use_threads(count: int | None) -> int:
     """Set the number of threads, up to the maximum of the machine; returns the number used."""
     if count is not None:
         nb.set_num_threads(max(1, min(count, MOST)))
     return int(nb.get_num_threads())
+
+
+def run_blocks(kernel: Callable[..., None], count: int, *arguments: Any) -> None:
+    """Run kernel(start, stop, *arguments) over all blocks 0 to count, on as many threads as are in use.
+
+    The kernel must release the GIL and write only to its own blocks; then the result does not depend on the
+    threads. With `prange` instead, a kernel takes about twice as long to compile.
+    """
+    threads = int(nb.get_num_threads())
+    size = -(-count // (PIECES * threads))
+    if threads == 1 or count <= size:
+        kernel(0, count, *arguments)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        starts = range(0, count, size)
+        tasks = [pool.submit(kernel, start, min(start + size, count), *arguments) for start in starts]
+        for task in tasks:
+            task.result()
 
 
 def map_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

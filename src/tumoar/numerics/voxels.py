@@ -9,14 +9,14 @@ each slab (first index) has its own outputs, so that results do not depend on th
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner, kernel
+from tumoar.numerics.threads import run_blocks
 
 Array = npt.NDArray[np.floating]
 
@@ -29,8 +29,6 @@ FLAGS = {"contract", "reassoc", "nsz", "arcp"}
 UNUSED, WITH_DATA, WITHOUT_DATA = 0, 1, 2
 """Use of a voxel: none; with its data; prior only."""
 
-SLABS = 4
-"""Slabs per task of a thread."""
 LANES = 32
 """Rows are padded to multiples of this many voxels: four vectors of eight floats."""
 
@@ -131,31 +129,31 @@ def build_volume(D: Array, use: npt.NDArray[np.uint8], cosines: tuple[Array, Arr
 def pack(v: Volume, pi: npt.NDArray) -> Prior:
     """Pack the prior pi (X, Y, Z, columns) of the voxels in use."""
     seen = np.zeros((*v.use.shape[:2], pi.shape[3]), np.bool_)
-    _find_seen(v.begin, v.end, pi, seen)
+    run_blocks(_find_seen, len(pi), v.begin, v.end, pi, seen)
     length = (v.end - v.begin) * seen.sum(2)
     start = np.cumsum(length.ravel()).reshape(length.shape) - length
     out = Prior(start, seen, np.empty(int(length.sum()), np.float32))
-    _fill_rows(v.begin, v.end, pi, *out)
+    run_blocks(_fill_rows, len(pi), v.begin, v.end, pi, *out)
     return out
 
 
-@kernel(parallel=True)
-def _find_seen(begin, end, pi, seen):
-    for x in nb.prange(pi.shape[0]):
+@kernel(nogil=True)
+def _find_seen(first, last, begin, end, pi, seen):
+    for x in range(first, last):
         for y in range(pi.shape[1]):
             for z in range(begin[x, y], end[x, y]):
                 for k in range(pi.shape[3]):
                     seen[x, y, k] |= pi[x, y, z, k] > 0
 
 
-@kernel(parallel=True)
-def _fill_rows(begin, end, pi, start, seen, value):
-    for x in nb.prange(pi.shape[0]):
+@kernel(nogil=True)
+def _fill_rows(first, last, begin, end, pi, start, seen, value):
+    for x in range(first, last):
         for y in range(pi.shape[1]):
             _fill_row(pi[x, y, begin[x, y] : end[x, y]], seen[x, y], value[start[x, y] :])
 
 
-@kernel()
+@inner()
 def _fill_row(pi, seen, value):
     at = 0
     for k in range(pi.shape[1]):
@@ -182,21 +180,8 @@ def whiten_gaussians(
 
 
 def run_over_slabs(kernel: Callable[..., None], v: Volume, *arguments: Any) -> None:
-    """Run kernel(first, last, v, channels, *arguments) over blocks of slabs on numba's number of threads.
-
-    The kernel must release the GIL and write only to its own slabs. Threads are used instead of `prange`,
-    which takes longer to compile than the kernel itself.
-    """
-    X, channels = v.use.shape[0], tuple(v.center)
-    threads = nb.get_num_threads()
-    if threads == 1:
-        kernel(0, X, v, channels, *arguments)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        blocks = range(0, X, SLABS)
-        tasks = [pool.submit(kernel, x, min(x + SLABS, X), v, channels, *arguments) for x in blocks]
-        for task in tasks:
-            task.result()
+    """Run kernel(first, last, v, channels, *arguments) over blocks of slabs; see `run_blocks`."""
+    run_blocks(kernel, v.use.shape[0], v, tuple(v.center), *arguments)
 
 
 def zero_sums(v: Volume, Q: int) -> Sums:
@@ -231,7 +216,7 @@ def finish(sums: Sums, v: Volume) -> tuple[Array, Array, Array, Array, Array]:
     )
 
 
-@kernel()
+@inner(constants=True)
 def row_buffers(N, columns, mixtures, Q, Z):
     """Buffers for rows of up to Z voxels."""
     f = np.float32
@@ -249,7 +234,7 @@ def row_buffers(N, columns, mixtures, Q, Z):
     )
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def load_data(v, g, x, y, row):
     """Load data of row (x, y) to row.e and, minus the smooth field, to row.r; first voxel and lengths."""
     b, w = v.begin[x, y], v.end[x, y] - v.begin[x, y]
@@ -268,7 +253,7 @@ def load_data(v, g, x, y, row):
     return b, w, padded
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def _line(C, cos_x, cos_y):
     """The smooth field along one row: coefficients of its four cosines in z."""
     out = (_f(0), _f(0), _f(0), _f(0))
@@ -280,7 +265,7 @@ def _line(C, cos_x, cos_y):
     return out
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def load_prior(pi, groups, x, y, b, w, padded, row):
     """Load the prior of each mixture along row (x, y) to row.P; mixtures without prior are turned off."""
     K = pi.shape[3]
@@ -297,7 +282,7 @@ def load_prior(pi, groups, x, y, b, w, padded, row):
     _mix_columns(groups, padded, row)
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def load_packed(prior, groups, x, y, w, padded, row):
     """Like `load_prior`, from a packed prior."""
     at = prior.start[x, y]
@@ -315,7 +300,7 @@ def load_packed(prior, groups, x, y, w, padded, row):
     _mix_columns(groups, padded, row)
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def _mix_columns(groups, padded, row):
     for m in range(len(groups.level)):
         P = row.P[m]
@@ -332,7 +317,7 @@ def _mix_columns(groups, padded, row):
                 row.on[m] = True
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def densities(channels, g, x_of_q, use, padded, row):
     """Log density of every component of active mixtures to row.ll; only the weight without data.
 
@@ -361,7 +346,7 @@ def densities(channels, g, x_of_q, use, padded, row):
                     ll[i] = g.log_weight[q]
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def find_top(x_of_q, padded, row):
     """Largest log density among components with a prior to row.top."""
     top = row.top

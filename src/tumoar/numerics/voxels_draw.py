@@ -11,8 +11,9 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner, kernel
 from tumoar.numerics.random import stream_key, uniform
+from tumoar.numerics.threads import run_blocks
 from tumoar.numerics.voxels import (
     FLAGS,
     FUNCTIONS,
@@ -87,12 +88,25 @@ def find_most_probable(
     run_over_slabs(_find_most_probable, v, pi, groups, g, out)
 
 
-@kernel(parallel=True)
-def count_labels(at, column, one, two, columns, ones, twos):
+def count_labels(
+    at: npt.NDArray[np.integer],
+    column: Mask,
+    one: Mask,
+    two: Mask,
+    columns: npt.NDArray[np.integer],
+    ones: npt.NDArray[np.integer],
+    twos: npt.NDArray[np.integer],
+) -> npt.NDArray[np.int64]:
     """Add the labels at the indices `at` to columns[column, i], ones[i] and twos[i]; returns totals."""
-    blocks, K = 64, len(columns)
-    totals = np.zeros((blocks, K + 2), np.int64)
-    for block in nb.prange(blocks):
+    totals = np.zeros((64, len(columns) + 2), np.int64)
+    run_blocks(_count_labels, len(totals), at, column, one, two, columns, ones, twos, totals)
+    return totals.sum(0)
+
+
+@kernel(nogil=True)
+def _count_labels(start, stop, at, column, one, two, columns, ones, twos, totals):
+    blocks, K = len(totals), len(columns)
+    for block in range(start, stop):
         for i in range(block * len(at) // blocks, (block + 1) * len(at) // blocks):
             k, z, y = column[at[i]], one[at[i]], two[at[i]]
             columns[k, i] += 1
@@ -101,7 +115,6 @@ def count_labels(at, column, one, two, columns, ones, twos):
             totals[block, k] += 1
             totals[block, K] += z
             totals[block, K + 1] += y
-    return totals.sum(0)
 
 
 @kernel(nogil=True, error_model="numpy", fastmath=FLAGS)
@@ -167,7 +180,7 @@ def _draw(
                 line[:] = _f(0)
 
 
-@kernel(error_model="numpy")
+@inner(error_model="numpy")
 def _interleave_cosines(cos_z):
     """(8 Z,) cosines by voxel, with a zero after each seven."""
     out = np.zeros((cos_z.shape[1], 8), _f)
@@ -206,7 +219,7 @@ def _add_voxel(N, e, Z, i, cosines, c, drawn, at):
             o += np.uint64(1)
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(constants=True, error_model="numpy", fastmath=FLAGS)
 def _add_line(line, cos_y, N, data, cos, data_cos):
     """Add the sums of a component along a row to those of its slab."""
     first, squares = HARMONICS + 1, HARMONICS + 1 + FUNCTIONS * N
@@ -224,7 +237,7 @@ def _add_line(line, cos_y, N, data, cos, data_cos):
                 data_cos[n, b, k] += cos_y[b] * line[first + FUNCTIONS * n + k]
 
 
-@kernel(error_model="numpy")
+@inner(error_model="numpy")
 def _load_fields(fields, active, x, y, b, field_1, field_2):
     """Load the fields of a row, -inf where a level is not active; returns the highest level possible."""
     most = 0
@@ -242,7 +255,7 @@ def _load_fields(fields, active, x, y, b, field_1, field_2):
     return highest
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def _add_fields(groups, field_1, field_2, w, row):
     """Add the first field to level 1 and both to level 2; +inf excludes the level below instead."""
     for q in range(len(groups.x_of_q)):
@@ -263,7 +276,7 @@ def _add_fields(groups, field_1, field_2, w, row):
                         ll[i] += field_2[i] if field_2[i] < np.inf else _f(0)
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def _mark_likely(groups, w, row, mass, likely):
     likely[:w] = 0
     for level in range(1, 3):
@@ -278,7 +291,7 @@ def _mark_likely(groups, w, row, mass, likely):
                 likely[i] = level
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def _choose(x_of_q, padded, row, threshold, chosen, on):
     """Active component of the threshold: the number of cumulative sums at or below it."""
     cumulative = row.top  # no longer needed
@@ -296,7 +309,7 @@ def _choose(x_of_q, padded, row, threshold, chosen, on):
     return count
 
 
-@kernel(error_model="numpy")
+@inner(error_model="numpy")
 def _only_columns(groups, seen, only):
     """Column of each mixture that has only one in this row; -1 for others."""
     for m in range(len(only)):
@@ -309,7 +322,7 @@ def _only_columns(groups, seen, only):
             only[m] = -1
 
 
-@kernel(error_model="numpy")
+@inner(error_model="numpy", fastmath=FLAGS)
 def _column(groups, m, row, i, u):
     """Draw a column of mixture m in proportion to its prior; never one without prior."""
     j, last = groups.start[m], groups.start[m + 1] - 1

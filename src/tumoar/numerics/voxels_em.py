@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tumoar.numerics.jit import kernel
+from tumoar.numerics.jit import inner, kernel
 from tumoar.numerics.voxels import (
     FLAGS,
     FUNCTIONS,
@@ -103,7 +103,7 @@ def _expect(first, last, v, channels, pi, groups, g, sums, log_evidence, lost):
                 add_row(product, v.cos_y[y], N, sums.data[x, q], sums.cos[x, q], sums.data_cos[x, q])
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def memberships(x_of_q, padded, row):
     """Prior times density relative to row.top of every component to row.ll, their sum to row.total."""
     top, total = row.top, row.total
@@ -118,14 +118,14 @@ def memberships(x_of_q, padded, row):
                 ll[i] = value
 
 
-@kernel(error_model="numpy")
+@inner(constants=True, error_model="numpy")
 def feature_lines(N, Z):
     """Buffer for the features of a row of Z voxels; a multiple of four lines."""
     count = 1 + N + N * (N + 1) // 2 + (HARMONICS - 1) + (FUNCTIONS - 1) * N
     return np.zeros((4 * ((count + 3) // 4), Z), _f)
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(constants=True, error_model="numpy", fastmath=FLAGS)
 def features(cos_z, e, N, b, w, lines):
     """1, e_n, e_m e_n (m <= n), cosines 1 to 6, e_n times cosines 1 to 3: one line each."""
     at = 1 + N
@@ -148,7 +148,7 @@ def features(cos_z, e, N, b, w, lines):
             at += 1
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def products(value, scale, lines, padded, product):
     """Sum over the row of membership times feature, four features at a time."""
     for i in range(padded):
@@ -165,7 +165,7 @@ def products(value, scale, lines, padded, product):
         product[f], product[f + 1], product[f + 2], product[f + 3] = s0, s1, s2, s3
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(constants=True, error_model="numpy", fastmath=FLAGS)
 def add_row(product, cos_y, N, data, cos, data_cos):
     """Add the sums of a row, laid out like `features`, to those of its slab."""
     squares = N * (N + 1) // 2
@@ -223,7 +223,7 @@ def _class_densities(first, last, v, channels, groups, g, out, reference, logs):
             out[x, y, b + i, reference] = _f(1)
 
 
-@kernel(error_model="numpy", fastmath=FLAGS)
+@inner(error_model="numpy", fastmath=FLAGS)
 def mixture_densities(x_of_q, padded, row, density):
     """Sum of the components of each mixture; expects row.P = 1."""
     density[:] = _f(0)

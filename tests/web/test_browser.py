@@ -15,11 +15,11 @@ from matplotlib.image import imread
 from small_review import served, write_small, write_spot
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from tumoar.simulate.orders import ORDERS, stored
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.io.manifest import digest_files
 from tumoar.review.session import Session
+from tumoar.simulate.orders import ORDERS, stored
 from tumoar.web.app import review_app
 from tumoar.web.places import identify
 from tumoar.web.reviews import Review

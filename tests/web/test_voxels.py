@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tumoar.simulate.orders import ORDERS, stored
 
 from tumoar.geometry.image import Grid, Image
 from tumoar.geometry.orientation import find_orientation
 from tumoar.report.volumes import pack
+from tumoar.simulate.orders import ORDERS, stored
 from tumoar.vocabulary.errors import UsageError
 from tumoar.web.voxels import picture_on, to_page, to_stored
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,38 @@ def test_a_calibration_is_learned_from_a_folder_of_references(patients, tmp_path
     code, _, err = call(capfd, patients / "results", "--references", patients / "references", "-o", to)
     assert code == 12
     assert err.startswith("E12-B57 the calibration file already exists")
+
+
+def test_organs_are_calibrated_on_masks_of_experts(patients, tmp_path, capfd):
+    stored = Stored(patients / "results" / NAMES[0], read_manifest(patients / "results" / NAMES[0]))
+    drawn, to, results = tmp_path / "organs", tmp_path / "own.json", tmp_path / "results"
+    shutil.copytree(patients / "results", results)
+    grown = ndi.binary_dilation(stored.mask("Brain"), iterations=1)
+    for name in NAMES:
+        (drawn / name).mkdir(parents=True)
+        write_nifti(drawn / name / "whole brain.nii.gz", grown.astype(np.uint8), GRID)
+    references = ("--references", patients / "references", "--organs", drawn)
+    code, err = refusal(capfd, results, *references, "-o", to)
+    assert "of an earlier version" in err  # which did not say for which organs its numbers hold
+    for path in results.glob(f"*/{MANIFEST}"):
+        own = {"conditions": {"tumor": "a" * 64, "organs": "b" * 64}}
+        path.write_text(seal(read_manifest(path.parent) | own))
+    code, out, err = call(capfd, results, *references, "-o", to)
+    assert code == 0, err
+    tumor, organs = read_calibration(to).entries
+    assert set(tumor.structures) == {"core", "whole"}
+    assert len(organs.structures["Brain"].displacements) == 10
+    assert organs.structures["Brain"].displacements[0] == pytest.approx(0.9, abs=0.3)
+    assert "Brain: 10 references" in out
+    shutil.copy(drawn / NAMES[1] / "whole brain.nii.gz", drawn / NAMES[1] / "Spleen.nii.gz")
+    code, err = refusal(capfd, results, *references, "-o", tmp_path / "other.json")
+    assert code == 2
+    assert "not the name of an organ of the result" in err
+    assert not (tmp_path / "other.json").exists()
+    for name in NAMES[:2]:
+        shutil.rmtree(drawn / name)
+    code, err = refusal(capfd, results, *references, "-o", tmp_path / "other.json")
+    assert "too few references" in err
 
 
 def test_a_list_pairs_results_and_references(patients, tmp_path, capfd):
@@ -204,6 +237,6 @@ def test_organs_are_compared_with_references(patients):
     found = compare_organs(stored, {"Brain": grown, "Eye_L": grown}, np.random.default_rng(0))
     assert list(found.observed) == ["Brain"]
     assert found.observed["Brain"].displacement == pytest.approx(0.9, abs=0.3)
-    (entry,) = calibrate([found] * 9, "simulated heads").entries
+    (entry,) = calibrate([replace(found, conditions="b" * 64)] * 9, "simulated heads").entries
     assert entry.cases == "simulated heads"
     assert entry.structures["Brain"].roughness < 0.4

@@ -108,6 +108,12 @@ def calibrate(compared: Sequence[Compared], cases: str = PATIENTS) -> Calibratio
             found=f"{len(conditions)} combinations",
             do="calibrate those of one kind; a calibration holds for one kind only",
         )
+    if "" in conditions:
+        raise UsageError(
+            "calibration",
+            "a result cannot be calibrated: tumor was given, voxels were excluded, or it is of an earlier version",
+            do="leave it out, or segment it again",
+        )
     least = least_cases(max(SHARES))
     names = list(dict.fromkeys(name for c in compared for name in c.observed))
     by_name = {name: [c.observed[name] for c in compared if name in c.observed] for name in names}
@@ -117,7 +123,7 @@ def calibrate(compared: Sequence[Compared], cases: str = PATIENTS) -> Calibratio
         raise UsageError(
             "calibration",
             f"too few references for a {100 * max(SHARES):.0f} % interval",
-            found=f"{most} results with a tumor and a reference that has one",
+            found=f"{most} results with an outline and a reference of the same structure",
             do=f"give at least {least}: the farthest of n displacements bounds the next one with "
             f"probability n / (n + 1)",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tumoar.io.files import absolute, read_text
 from tumoar.io.manifest import MANIFEST
 from tumoar.io.nifti import SUFFIXES, read_nifti
 from tumoar.result.masks import rearrange
+from tumoar.vocabulary.aliases import canonical_name
 from tumoar.vocabulary.errors import GeometryError, UnreadableFileError, UsageError
 
 Mask = npt.NDArray[np.bool_]
@@ -87,11 +89,38 @@ def _read_list(path: Path) -> dict[str, Path]:
     return out
 
 
+def read_organs(folder: Path, name: str, organs: Collection[str], grid: Grid) -> dict[str, Mask]:
+    """Masks of organs that an expert drew for a result: NAME/STRUCTURE.nii.gz, by any usual name."""
+    own = folder / name
+    found: dict[str, Mask] = {}
+    for path in sorted(own.iterdir()) if own.is_dir() else ():
+        if not path.name.endswith(SUFFIXES):
+            continue
+        organ = canonical_name(path.name.removesuffix(".gz").removesuffix(".nii"))
+        if organ not in organs:
+            raise UsageError(
+                "calibration",
+                "not the name of an organ of the result",
+                file=path,
+                do=f"name it as one of {', '.join(organs)}, or remove it",
+            )
+        if organ in found:
+            raise UsageError("calibration", f"two masks of {organ}", file=path, do="keep one of them")
+        found[organ] = _read_labels(path, grid) > 0
+    return found
+
+
 def read_reference(path: Path, grid: Grid, core: tuple[int, ...] = ()) -> tuple[Mask, Mask]:
     """Core and whole tumor of a reference on the voxels of a result.
 
     1 is tumor and higher values are core, as for `--fix-tumor`, or the values of `core` are.
     """
+    labels = _read_labels(path, grid)
+    return np.isin(labels, core) if core else labels > 1, labels > 0
+
+
+def _read_labels(path: Path, grid: Grid) -> npt.NDArray[np.int64]:
+    """A label map on the voxels of a result."""
     image = read_nifti(path)
     values = np.asarray(image.data, np.float64)
     if not np.isfinite(values).all() or np.abs(values - np.rint(values)).max() > 1e-3:
@@ -107,4 +136,4 @@ def read_reference(path: Path, grid: Grid, core: tuple[int, ...] = ()) -> tuple[
             found=f"{image.grid.shape} voxels",
             do="draw it on that image, or resample it there",
         )
-    return np.isin(labels, core) if core else labels > 1, labels > 0
+    return labels

@@ -27,16 +27,22 @@ def calibrate(
     core: Annotated[
         str | None, typer.Option(metavar="2,3", help="Labels of the core (default: all above 1).")
     ] = None,
+    organs: Annotated[
+        Path | None,
+        typer.Option(help="Folder with NAME/STRUCTURE.nii.gz: organs as your experts draw them."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing calibration.")] = False,
 ) -> None:
     """Learn from references how far experts draw from the outlines, for intervals that hold."""
     labels = _parse_core(core)
 
+    from dataclasses import replace
+
     import numpy as np
 
     from tumoar.app.calibrate import calibrate as learn
-    from tumoar.app.calibrate import compare_tumor
-    from tumoar.app.references import pair_references, read_reference
+    from tumoar.app.calibrate import compare_organs, compare_tumor
+    from tumoar.app.references import pair_references, read_organs, read_reference
     from tumoar.io.calibration import write_calibration
     from tumoar.io.files import absolute
     from tumoar.model.conformal import SHARES
@@ -49,15 +55,21 @@ def calibrate(
     pairs, alone = pair_references(results, references)
     if alone:
         typer.echo(f"without a reference: {join_names(alone)}")
-    compared = []
+    compared, drawn = [], []
     for number, (folder, reference) in enumerate(pairs, 1):
         stored = Stored(folder, read_manifest(folder))
         masks = read_reference(reference, stored.grid, labels)
         compared.append(compare_tumor(stored, *masks, np.random.default_rng(0)))
+        if organs is not None:
+            names = [organ.name for organ in stored.table.organs if not organ.tumor]
+            given = read_organs(absolute(organs), folder.name, names, stored.grid)
+            drawn.append(compare_organs(stored, given, np.random.default_rng(0)))
         typer.echo(f"{number} of {len(pairs)}: {folder.name}")
     found = learn(compared)
+    if drawn:
+        found = replace(found, entries=(*found.entries, *learn(drawn).entries))
     write_calibration(absolute(output), found)
-    for name, numbers in found.entries[0].structures.items():
+    for name, numbers in (row for entry in found.entries for row in entry.structures.items()):
         count = len(numbers.displacements)
         low, high = numbers.interval(max(SHARES))
         typer.echo(f"{name}: {count} references; 90 % of borders move by {low:+.1f} to {high:+.1f} mm")

@@ -111,7 +111,8 @@ def calibrate(compared: Sequence[Compared], cases: str = PATIENTS) -> Calibratio
     if "" in conditions:
         raise UsageError(
             "calibration",
-            "a result cannot be calibrated: tumor was given, voxels were excluded, or it is of an earlier version",
+            "a result cannot be calibrated",
+            found="tumor that was given, voxels that were excluded, or an earlier version",
             do="leave it out, or segment it again",
         )
     least = least_cases(max(SHARES))

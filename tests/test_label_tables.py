@@ -38,6 +38,7 @@ LABELS = default_labels()
 SRC = Path(__file__).resolve().parents[1] / "src" / "tumoar"
 
 USES_OURS = {
+    "simulate/ball_head.py": "a phantom, which has our structures",
     "cli/simulate.py": "simulated heads are made of our structures",
     "cli/train.py": "the table to train with, unless another is given",
     "io/models.py": "colors of the model in the package",

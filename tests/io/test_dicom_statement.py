@@ -17,7 +17,7 @@ from tumoar.io import dicom_contrast
 from tumoar.io.dicom import only_series
 from tumoar.io.dicom_folder import CLASSES
 from tumoar.io.dose import PART_OF_A_FRACTION, RTDOSE, WHOLE
-from tumoar.io.rois import STUDY, UNREVIEWED, Roi
+from tumoar.io.rois import NOT_REVIEWED, STUDY, Roi
 from tumoar.io.rtstruct import RTSTRUCT
 from tumoar.io.rtstruct_write import write_rtstruct
 from tumoar.io.seg import write_seg
@@ -84,7 +84,7 @@ def test_the_values_of_written_files_are_those_of_the_table(written):
     assert structures.file_meta.TransferSyntaxUID == ExplicitVRLittleEndian
     assert segments.file_meta.TransferSyntaxUID == ExplicitVRLittleEndian
     assert structures.preamble == segments.preamble == b"\0" * 128
-    assert structures.StructureSetLabel == UNREVIEWED
+    assert structures.StructureSetLabel == NOT_REVIEWED.label
     assert structures.ApprovalStatus == "UNAPPROVED"
     assert structures.StructureSetROISequence[0].ROIGenerationAlgorithm == "AUTOMATIC"
     contour = structures.ROIContourSequence[0].ContourSequence[0]
@@ -93,5 +93,5 @@ def test_the_values_of_written_files_are_those_of_the_table(written):
     assert structures.FrameOfReferenceUID == header.FrameOfReferenceUID
     assert segments.SegmentationType == "BINARY"
     assert segments.SegmentSequence[0].SegmentAlgorithmType == "AUTOMATIC"
-    assert UNREVIEWED in segments.SegmentSequence[0].TrackingID
+    assert NOT_REVIEWED.label in segments.SegmentSequence[0].TrackingID
     assert segments.ContentLabel == "AUTO_UNREVIEWED"

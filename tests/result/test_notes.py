@@ -13,6 +13,7 @@ from tumoar.io.manifest import read_manifest, write_manifest
 from tumoar.report import read_page, render
 from tumoar.result.checks import review
 from tumoar.result.folder import Options, status, write_result
+from tumoar.vocabulary.case_name import CaseName
 from tumoar.vocabulary.notes import Note
 
 FROM_IMAGES = Note("B20", "thick slices: 7 mm", where="T1c")
@@ -37,17 +38,17 @@ def test_review_passes_notes_on_as_they_are(result):
 
 def test_from_the_images_to_the_report(tmp_path, result):
     notes = (*review(result), Note("B46", "2 images, run-1 used", level="info", where="FLAIR"))
-    write_result(
-        tmp_path / "out", result, notes, {"key": "k"}, Options(), partial(render_report, result, False), []
-    )
+    page = partial(render_report, result, False, case_name=CaseName())
+    write_result(tmp_path / "out", result, notes, {"key": "k"}, Options(), page, [])
     assert read_manifest(tmp_path / "out")["notes"] == [note.to_dict() for note in notes]
     stored = load_result(tmp_path / "out")
     assert stored.notes == notes
     data = read_page(tmp_path / "out" / "report.html")
     assert [Note.from_dict(row) for row in data["notes"]] == list(notes)
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "<code>B20</code> T1c: thick slices: 7 mm</li>" in page
-    assert "<code>swapped</code> gray is brighter; check whether &lt;T1&gt; and T2 were swapped</li>" in page
+    assert "T1c: thick slices: 7 mm <code>B20</code></p>" in page
+    assert "gray is brighter <code>swapped</code></p>" in page
+    assert '<p class="action">Check whether &lt;T1&gt; and T2 were swapped.</p>' in page
 
 
 def test_notes_for_information_leave_the_status_ok():
@@ -56,15 +57,8 @@ def test_notes_for_information_leave_the_status_ok():
 
 
 def test_a_result_of_an_older_version_is_read_and_shown(tmp_path, result):
-    write_result(
-        tmp_path / "out",
-        result,
-        (FROM_IMAGES,),
-        {"key": "k"},
-        Options(),
-        partial(render_report, result, False),
-        [],
-    )
+    page = partial(render_report, result, False, case_name=CaseName())
+    write_result(tmp_path / "out", result, (FROM_IMAGES,), {"key": "k"}, Options(), page, [])
     old = [{"id": "B20", "text": "T1c: thick slices: 7 mm"}]
     data = read_page(tmp_path / "out" / "report.html") | {"notes": old}
     (tmp_path / "out" / "report.html").write_text(render(data), encoding="utf-8")
@@ -74,7 +68,7 @@ def test_a_result_of_an_older_version_is_read_and_shown(tmp_path, result):
     assert stored.status == "NEEDS REVIEW"
     stored.report(tmp_path / "again.html")
     page = (tmp_path / "again.html").read_text(encoding="utf-8")
-    assert "<code>B20</code> T1c: thick slices: 7 mm</li>" in page
+    assert "T1c: thick slices: 7 mm <code>B20</code></p>" in page
 
 
 def read_manifest_unchecked(folder):

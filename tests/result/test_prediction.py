@@ -24,6 +24,7 @@ from tumoar.report import read_page
 from tumoar.result.folder import Options, read_manifest, write_result
 from tumoar.result.prediction import describe_interval, draw_predictions
 from tumoar.result.segmentation import Volume
+from tumoar.vocabulary.case_name import CaseName
 
 NUMBERS = Learned(tuple(np.linspace(-0.8, 0.6, 15)), 0.3, 0.2, 5.0)
 OFFSET = replace(NUMBERS, displacements=tuple(np.linspace(0.5, 1.0, 12)))
@@ -50,7 +51,7 @@ def result():
 @pytest.fixture(scope="module")
 def out(result, tmp_path_factory):
     folder = tmp_path_factory.mktemp("out") / "out"
-    page = partial(render_report, result, True)
+    page = partial(render_report, result, True, case_name=CaseName())
     write_result(
         folder, result, [], {"key": "k", "reference": "T1c", "seed": result.seed}, Options(), page, ["a line"]
     )
@@ -149,7 +150,7 @@ def test_the_report_shows_intervals_and_bands(result, out):
 
 
 def test_only_requested_structures_are_predicted_and_pictured(result, tmp_path):
-    page = partial(render_report, result, True)
+    page = partial(render_report, result, True, case_name=CaseName())
     asked = Options(organs=("GTV", "Edema"))
     write_result(tmp_path / "out", result, [], {"key": "k", "reference": "T1c"}, asked, page, ["a line"])
     assert set(read_manifest(tmp_path / "out")["prediction"]) == {"core", "whole"}

@@ -97,7 +97,7 @@ def read_organs(folder: Path, name: str, organs: Collection[str], grid: Grid) ->
         if not path.name.endswith(SUFFIXES):
             continue
         organ = canonical_name(path.name.removesuffix(".gz").removesuffix(".nii"))
-        if organ not in organs:
+        if organ is None or organ not in organs:
             raise UsageError(
                 "calibration",
                 "not the name of an organ of the result",

@@ -5,6 +5,7 @@ python research/intervals.py check [NAME] [--quick] [--write PAGE]   # leave one
 python research/intervals.py heads run --heads 10 20 drawn-0 …   # simulate heads and segment them
 python research/intervals.py heads fit [--to FILE]       # organs, from those heads → the packaged file
 python research/intervals.py heads check [--write PAGE]  # leave one head out
+python research/intervals.py heads demo [--write PAGE]   # patients of the demo
 
 `fit` compares the results of `python research/patients.py run NAME` (default: `default`) with the references,
 and writes the calibration that the package ships. `check` learns from all patients but one, for each of them.
@@ -307,7 +308,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("verb", choices=("fit", "check", "heads"))
-    parser.add_argument("name", nargs="?", default="default", help="of results, or run, fit or check")
+    parser.add_argument("name", nargs="?", default="default", help="of results, or run, fit, check or demo")
     parser.add_argument("--to", type=Path, default=PACKAGED)
     parser.add_argument("--write", type=Path, help="the page to write")
     parser.add_argument("--quick", action="store_true", help="the first patients only")
@@ -325,8 +326,10 @@ def main() -> None:
         organ_intervals.fit(options.to)
     elif options.name == "check":
         organ_intervals.check(options.write)
+    elif options.name == "demo":
+        organ_intervals.demo(options.write)
     else:
-        parser.error(f"heads {options.name}: run, fit or check")
+        parser.error(f"heads {options.name}: run, fit, check or demo")
 
 
 if __name__ == "__main__":

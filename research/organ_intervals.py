@@ -52,6 +52,8 @@ DRAWN = 50
 HOT = 30
 """Voxels of 1 mm³ that receive at least D0.03cc."""
 SECTION = "## Organs"
+DEMO = "### Patients of the demo"
+DEFAULT = (Config().gibbs.burn_in, Config().gibbs.samples)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -313,6 +315,43 @@ def section(page: Path) -> str:
     return text[text.index(SECTION) :] if SECTION in text else ""
 
 
+def covered(name: str) -> tuple[list[str], list[str]]:
+    """Structures of a drawn patient with the default sweeps: true volume inside the interval, and outside."""
+    result = load_result(result_of(name, DEFAULT))
+    true = true_organs(name, result)
+    image = read_nifti(simulated_of(name) / "truth_tumor.nii.gz")
+    tumor = rearrange(np.asarray(image.data), image.grid, result.grid)
+    assert tumor is not None, f"{name}: another grid"
+    inside, outside = [], []
+    for organ in result.table.organs:
+        mask = true[organ.name] if not organ.tumor else tumor == (2 if "core" in organ.tumor else 1)
+        volume = result.volume(organ.name)
+        low, high = volume.predicted.get(max(SHARES), volume.central)
+        within = low <= float(mask.sum()) * result.grid.voxel_volume / 1000 <= high
+        (inside if within else outside).append(organ.name)
+    return inside, outside
+
+
+def describe_demo() -> list[str]:
+    """How many true volumes lie in their intervals, per patient of the demo."""
+    lines, shares = ["| seed | inside | of | outside |", "|---|---|---|---|"], []
+    for name in finished("drawn", DEFAULT):
+        inside, outside = covered(name)
+        shares.append(len(inside))
+        cells = [name.partition("-")[2], len(inside), len(inside) + len(outside), ", ".join(outside)]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return [*lines, f"| **mean of {len(shares)}** | {np.mean(shares):.1f} | | |"] if shares else []
+
+
+def demo(page: Path | None) -> None:
+    """Write the part on the patients of the demo behind the section."""
+    text = "\n".join([DEMO, "", *ABOUT_DEMO, "", *describe_demo(), ""])
+    print(text)
+    if page is not None:
+        before = page.read_text(encoding="utf-8").partition(DEMO)[0].rstrip("\n")
+        page.write_text(f"{before}\n\n{text}", encoding="utf-8")
+
+
 def check(page: Path | None) -> None:
     """Leave out one head at a time, and write the section."""
     heads, drawn = ([load(name) for name in finished(kind)] for kind in ("head", "drawn"))
@@ -342,6 +381,12 @@ probabilities estimated from the other nine (mesh and reference positions stay).
 numbers learned from all others. D0.03cc is that of a plan for the true tumor
 ([dosimetry](dosimetry.md)); its band comes from 50 drawn structures. Labels of the heads are automatic
 and tissue is homogeneous, so that images leave less open than those of patients do.
+""".splitlines()
+ABOUT_DEMO = """\
+Written by `python research/intervals.py heads demo --write PAGE`. The patients of `tumoar demo` with T1, T1c,
+T2 and FLAIR and default settings: true volumes inside the 90 % prediction interval, or inside the spread of
+the samples where there is none (edema). Heads and tumors come from the model itself; its organs have ragged
+borders, because voxels are drawn one by one.
 """.splitlines()
 ABOUT_DRAWN = """\
 The patients of `tumoar demo`: their heads come from the shipped atlas itself, so that its numbers are wider

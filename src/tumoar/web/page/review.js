@@ -58,6 +58,11 @@ export async function openReview(key, tell) {
 
 // ---- what the page shows ------------------------------------------------------------------------------------
 
+/* Volumes from 100 cm³ on need no decimals, and little room. */
+function written(cm3) {
+  return cm3.toFixed(cm3 < 100 ? 2 : 0);
+}
+
 function describe(about, first) {
   const badges = [badge(about.status, about.status === "OK" ? "ok" : "")];
   find("badges").replaceChildren(...badges, ...about.stamps.map((stamp) => badge(stamp, "quiet")));
@@ -137,8 +142,8 @@ function table(state) {
     const known = volume.low !== null;
     some ||= known;
     rows[s].classList.toggle("empty", volume.cm3 === 0);
-    rows[s].cells[2].textContent = volume.cm3.toFixed(2);
-    rows[s].cells[3].textContent = known ? `${volume.low.toFixed(2)} – ${volume.high.toFixed(2)}` : "–";
+    rows[s].cells[2].textContent = written(volume.cm3);
+    rows[s].cells[3].textContent = known ? `${written(volume.low)} – ${written(volume.high)}` : "–";
     rows[s].cells[3].title = volume.calibrated ? "calibrated prediction interval" : "spread of the samples: too narrow to serve as an uncertainty";
     rows[s].querySelector(".name span").classList.toggle("changed", state.corrected.includes(name));
   });

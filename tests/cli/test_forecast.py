@@ -1,11 +1,11 @@
 """How long a run will still take, as far as it is known."""
 
+import importlib
 import time
 
 import pytest
 
 from tumoar.app.pipeline import Progress
-from tumoar.cli import watch
 from tumoar.cli.forecast import SECONDS, Forecast, clock
 from tumoar.cli.watch import Watch
 
@@ -39,7 +39,8 @@ def test_minutes_and_seconds():
 
 
 def test_silence_is_broken(monkeypatch, capsys):
-    monkeypatch.setattr(watch, "SILENCE", 0.1)
+    # the package also has a command of this name
+    monkeypatch.setattr(importlib.import_module("tumoar.cli.watch"), "SILENCE", 0.1)
     with Watch() as shown:
         shown(Progress("fit", 5, 10, {}))
         lines = len(shown.lines)

@@ -11,15 +11,19 @@ from tumoar.geometry.image import Grid
 from tumoar.geometry.orientation import reorient
 from tumoar.geometry.solids import Globe, Tube, to_finer
 from tumoar.io.nifti import read_nifti
+from tumoar.result.scores import dice
 from tumoar.train.clinical import (
     clinical_rules,
     define_brainstem,
     define_organs,
     find_dens,
     fit_globe,
+    relabel,
 )
 from tumoar.train.head_table import default_heads
+from tumoar.train.prepare import prepare_head
 from tumoar.vocabulary.errors import TumoarError
+from tumoar.vocabulary.labels import default_labels
 
 RULES = clinical_rules()
 SHAPE = (60, 90, 120)
@@ -138,6 +142,27 @@ def test_no_two_organs_share_a_voxel_and_left_lies_left(anatomy):
     for name in ("Eye", "OpticNrv", "Hippocampus"):
         left, right = (np.argwhere(anatomy.organs[f"{name}_{s}"])[:, 0].mean() for s in "LR")
         assert left < right
+
+
+def test_training_labels_can_have_the_organs_of_planners(anatomy):
+    """Prepared labels overlap the clinical organs no less than those of the label map, in one piece each."""
+    table, labels = default_heads(), default_labels()
+    source = relabel(head(), GRID, table, RULES)
+    after, before = (prepare_head(m, GRID, table, labels) for m in (source, head()))
+    parts = {
+        "Brainstem": ["brainstem"],
+        "OpticChiasm": ["optic chiasm"],
+        "OpticNrv_L": ["left optic nerve"],
+        "OpticNrv_R": ["right optic nerve"],
+        "Eye_L": ["left eye tissue", "left eye fluid"],
+        "Eye_R": ["right eye tissue", "right eye fluid"],
+    }
+    for organ, names in parts.items():
+        index = [labels.structures[labels.l(name)].index for name in names]
+        found, old = (np.isin(m, index) for m in (after, before))
+        assert dice(found, anatomy.organs[organ]) > max(0.9, dice(old, anatomy.organs[organ]) - 0.01), organ
+        assert ndi.label(found, np.ones((3, 3, 3)))[1] == 1, organ
+    assert not np.isin(source, RULES["brainstem"]["source"])[~anatomy.organs["Brainstem"]].any()
 
 
 def test_maps_that_cannot_be_used_are_refused():

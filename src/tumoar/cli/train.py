@@ -29,12 +29,16 @@ def prepare(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the prepared label maps.")],
     table: Annotated[Path | None, typer.Option(help="Table of source codes (TOML).")] = None,
     labels: Annotated[Path | None, typer.Option(help="Table of structures (TOML).")] = None,
+    clinical: Annotated[
+        bool, typer.Option("--clinical", help="Draw organs as planners do, see docs/organs.md.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing label maps.")] = False,
 ) -> None:
     """Convert label maps to our labels and list volumes outside the published range."""
     from tumoar.io.files import read_toml
     from tumoar.io.nifti import write_nifti
     from tumoar.io.outputs import new_folder
+    from tumoar.train.clinical import clinical_rules, relabel
     from tumoar.train.head_table import default_heads, parse_heads
     from tumoar.train.prepare import find_out_of_range, measure_volumes, prepare_head
 
@@ -45,7 +49,10 @@ def prepare(
     with new_folder(output, "set of label maps", label_maps, overwrite=overwrite) as work:
         for path in label_maps:
             image = _read(path)
-            prepared = prepare_head(_integers(image), image.grid, heads, structures, name=path.name)
+            source = _integers(image)
+            if clinical:
+                source = relabel(source, image.grid, heads, clinical_rules(), name=path.name)
+            prepared = prepare_head(source, image.grid, heads, structures, name=path.name)
             write_nifti(work / path.name, prepared, image.grid)
             odd = find_out_of_range(measure_volumes(prepared, image.grid, structures), heads)
             remarks = [

@@ -89,6 +89,31 @@ def define_organs(
     return Clinical(source, organs, globes, courses, landmarks)
 
 
+def relabel(
+    label_map: IntArray, grid: Grid, table: HeadTable, rules: Rules, *, name: str | None = None
+) -> IntArray:
+    """The label map with the codes of organs where planners draw them, for `prepare_head`.
+
+    Brainstem below the tip of the dens becomes cord, and nerve away from its course soft tissue; voxels
+    marked as nerve behind the chiasm, the tracts, stay as they are.
+    """
+    found = define_organs(label_map, grid, table, rules, name=name)
+    organs, out = found.organs, found.source.copy()
+    ahead = np.arange(out.shape[1])[None, :, None] > np.argwhere(organs["OpticChiasm"]).mean(0)[1]
+    out[np.isin(out, rules["brainstem"]["source"])] = rules["brainstem"]["cord"][0]
+    out[np.isin(out, table.tissue["nerve"]) & ahead] = table.tissue["soft"][0]
+    for organ, code in (
+        ("Brainstem", rules["brainstem"]["source"][0]),
+        ("OpticNrv_L", table.tissue["nerve"][0]),
+        ("OpticNrv_R", table.tissue["nerve"][0]),
+        ("Eye_L", table.tissue["eye"][0]),
+        ("Eye_R", table.tissue["eye"][0]),
+        ("OpticChiasm", rules["chiasm"]["source"][0]),
+    ):
+        out[organs[organ]] = code
+    return out
+
+
 def _single(rules: Rules) -> dict[str, Any]:
     return {
         "Brainstem": rules["brainstem"]["source"],

@@ -10,7 +10,8 @@ import pytest
 from tumoar.cli.stop import STOPS
 
 STOPPED = """
-import os, time
+import os, signal, time
+signal.signal({number}, signal.SIG_DFL)  # under nohup, SIGHUP would be ignored from the start
 from tumoar.cli.stop import end_when_stopped
 
 class Dying:

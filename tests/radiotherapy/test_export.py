@@ -11,19 +11,23 @@ from rt_files import PLANTED, write_series
 from small_study import build
 
 from tumoar.cli import main
+from tumoar.cli.dose import _judge_limits
 from tumoar.geometry.image import Grid, Image
 from tumoar.io.dicom import grid_of, only_series
+from tumoar.io.dose import GivenDose
 from tumoar.io.identity import seal_identity
 from tumoar.io.manifest import digest_of_file
 from tumoar.io.nifti import read_nifti
 from tumoar.io.rois import Roi
 from tumoar.io.rtstruct import read_rtstruct
 from tumoar.radiotherapy.export import UNCHECKED, _note_changed, export, is_identity_checked, rois_on
+from tumoar.radiotherapy.limits import Limit
+from tumoar.radiotherapy.structures import Measured, _of_result
 from tumoar.result.folder import read_manifest
 from tumoar.result.masks import rearrange, same_voxels
 from tumoar.simulate.orders import ORDERS, stored
 from tumoar.vocabulary.errors import GeometryError, IntegrityError
-from tumoar.vocabulary.notes import Note
+from tumoar.vocabulary.notes import CONVENTION, Note
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,28 @@ def test_structures_lie_where_they_are_in_the_world(study, name):
         assert middle(roi.mask, grid) == pytest.approx(true, abs=1.0), roi.name
         volumes = roi.mask.sum() * grid.voxel_volume, image.data.sum() * image.grid.voxel_volume
         assert volumes[0] == pytest.approx(volumes[1], rel=0.25)
+
+
+def test_what_an_organ_lacks_goes_with_it_and_leaves_its_dose_unjudged(study):
+    out, series = study
+    manifest = read_manifest(out)
+    note = Note(CONVENTION, "has no cerebellum", level="info", where="Brain")
+    noted = {**manifest, "notes": [*manifest["notes"], note.to_dict()]}
+    grid, _ = grid_of(series["t1c"])
+    affine = grid.affine.copy()
+    affine[:3, 3] = grid.world([-5, -5, -5])
+    wide = Grid(tuple(n + 10 for n in grid.shape), affine, grid.frame)
+    dose = Image(np.full(wide.shape, 10.0, np.float32), wide)
+    for given, expected in ((manifest, ""), (noted, "has no cerebellum")):
+        rois = {roi.name: roi.made_of for roi in rois_on(out, given, series["t1c"])}
+        assert rois["Brain"] == expected
+        assert rois["Hippocampus_L"] == ""
+        dosed = {item.name: item for item in _of_result(out, given, dose)}
+        assert dosed["Brain"].lacking == expected
+        limit = Limit("Brain", "D0.03cc", 54.0)
+        verdict = _judge_limits([limit], Measured((dosed["Brain"],)), GivenDose(dose), is_own=False)
+        assert verdict[0].light == ("gray" if expected else "green")
+        assert expected in verdict[0].note
 
 
 def test_the_very_voxels_are_kept(study):

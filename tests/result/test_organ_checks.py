@@ -9,9 +9,12 @@ import pytest
 from small_result import small_result
 
 from tumoar.inference.tally import Votes
-from tumoar.result.organ_checks import expected_organs, largest_piece, review_organs
+from tumoar.io.models import default_model
+from tumoar.result import organ_checks
+from tumoar.result.organ_checks import expected_organs, largest_piece, organs_lack, review_organs
 from tumoar.vocabulary.contrasts import find_contrast
 from tumoar.vocabulary.labels import default_labels
+from tumoar.vocabulary.notes import find_lacking, needs_review
 
 TABLE = default_labels()
 SEEN = dict.fromkeys((o.name for o in TABLE.organs), 1.0)
@@ -50,6 +53,23 @@ def test_every_judged_organ_is_one_of_the_package_and_its_volumes_are_a_range():
 
 def test_a_good_organ_gets_no_note():
     assert found(result_with(("left hippocampus", ball((24, 24, 24), 3.5)))) == []
+
+
+def test_what_organs_of_the_packaged_atlas_lack_is_known_and_of_no_other_atlas():
+    atlas = default_model().atlas
+    lacks = organs_lack(atlas)
+    assert set(lacks) == {"Brainstem", "OpticChiasm"}
+    assert set(lacks) <= {o.name for o in TABLE.organs}
+    assert organs_lack(small_result().fit.placed.atlas) == {}
+
+
+def test_what_an_organ_lacks_is_noted_without_asking_for_a_review(monkeypatch):
+    monkeypatch.setattr(organ_checks, "organs_lack", lambda _: {"Brainstem": "has no peduncles"})
+    notes = review_organs(result_with(("brainstem", ball((24, 24, 24), 20))), SEEN)
+    assert [(n.where, n.level) for n in notes] == [("Brainstem", "info")]
+    assert find_lacking(notes) == {"Brainstem": "has no peduncles"}
+    assert not needs_review(notes)
+    assert find_lacking(review_organs(result_with(), SEEN)) == {}
 
 
 def test_pieces_are_noted_with_their_number():

@@ -49,7 +49,7 @@ def prepare(
     with new_folder(output, "set of label maps", label_maps, overwrite=overwrite) as work:
         for path in label_maps:
             image = _read(path)
-            source = _integers(image)
+            source: npt.NDArray[np.integer] = _integers(image)
             if clinical:
                 source = relabel(source, image.grid, heads, clinical_rules(), name=path.name)
             prepared = prepare_head(source, image.grid, heads, structures, name=path.name)

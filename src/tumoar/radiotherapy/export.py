@@ -33,7 +33,7 @@ from tumoar.result.segmentation import Volume
 from tumoar.result.stored import volume_of
 from tumoar.vocabulary.errors import GeometryError
 from tumoar.vocabulary.labels import LabelTable
-from tumoar.vocabulary.notes import Note
+from tumoar.vocabulary.notes import Note, find_lacking
 
 FOLDER, RTSTRUCT, SEG = "dicom", "RTSTRUCT.dcm", "SEG.dcm"
 CHANGED = 0.1  # of a volume, on coarser voxels
@@ -104,9 +104,11 @@ def rois_on(out: Path, manifest: Mapping[str, Any], series: Series, *, trust: bo
     table = label_table(manifest)
     reference = read_nifti(require_listed(out, manifest, "segmentation.nii.gz")).grid
     matrix = to_reference(out, manifest, series, reference, trust=trust)
+    lacking = find_lacking(map(Note.from_dict, manifest["notes"]))
     rois = []
     for name in ordered_names(manifest, table):
         roi = roi_of(table, name, resample_mask(read_mask(out, manifest, name), grid, matrix))
+        roi = replace(roi, made_of=roi.made_of or lacking.get(name, ""))
         row = next((row for row in manifest["volumes"] if row["name"] == name), None)
         rois.append(replace(roi, interval=describe_roi_interval(volume_of(row))) if row else roi)
     return rois

@@ -1,10 +1,12 @@
 """Quality checks of the organs of a result: pieces, volumes, what tumor hides, what the images cannot show.
 
 The organs that are judged, and the volumes of adults with their sources, are in `data/organ_checks.toml`.
+What organs of the packaged atlas lack is in `data/conventions.toml`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage as ndi
 
+from tumoar.model.atlas import Atlas
 from tumoar.result.segmentation import Segmentation, organ_mask
-from tumoar.vocabulary.notes import Note
+from tumoar.vocabulary.notes import CONVENTION, Note
 
 Mask = npt.NDArray[np.bool_]
 
@@ -48,6 +51,13 @@ def expected_organs() -> Mapping[str, Expected]:
     }
 
 
+def organs_lack(atlas: Atlas) -> Mapping[str, str]:
+    """What organs of an atlas lack of what planners draw, by name; empty if nothing is known of it."""
+    table = tomllib.loads(files("tumoar").joinpath("data/conventions.toml").read_text(encoding="utf-8"))
+    is_known = hashlib.sha256(atlas.nodes.tobytes()).hexdigest() == table["mesh"]
+    return dict(table["lacks"]) if is_known else {}
+
+
 def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]:
     """Notes on organs; `seen` is the fraction of each that lies in voxels with data.
 
@@ -55,6 +65,7 @@ def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]
     """
     notes = []
     votes, cubic = result.votes, result.case.grid.voxel_volume / 1000
+    lacks = organs_lack(result.fit.placed.atlas)
     only_ct = all(contrast.transform == "hounsfield" for contrast in result.case.contrasts)
     for organ in result.table.organs:
         expected = expected_organs().get(organ.name)
@@ -69,6 +80,9 @@ def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]
             if judged and _is_in_atlas(result, organ.structures):
                 notes.append(Note("organ-volume", "nothing of it was found", where=organ.name))
             continue
+        if organ.name in lacks:
+            action = "extend it by hand before you judge its dose"
+            notes.append(Note(CONVENTION, lacks[organ.name], level="info", action=action, where=organ.name))
         hidden = float((votes.z == 1)[mask].mean())
         if hidden > HIDDEN:
             text = f"{hidden:.0%} of it lies under tumor: shown by the atlas, not by the images"

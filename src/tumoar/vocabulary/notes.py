@@ -10,6 +10,9 @@ from tumoar.vocabulary.errors import printable
 
 Level = Literal["info", "review"]
 
+CONVENTION = "convention"
+"""Id of notes on organs that lack a part of what planners draw."""
+
 
 @dataclass(frozen=True)
 class Note:
@@ -45,6 +48,11 @@ class Note:
         """A note from JSON values; results of older versions have only `id` and `text`."""
         known = {name: printable(str(row[name])) for name in ("id", "text", "action", "where") if name in row}
         return cls(level="info" if row.get("level") == "info" else "review", **known)
+
+
+def find_lacking(notes: Iterable[Note]) -> dict[str, str]:
+    """What organs of a result lack of what planners draw, by name."""
+    return {note.where: note.text for note in notes if note.id == CONVENTION}
 
 
 def needs_review(notes: Iterable[Note]) -> bool:

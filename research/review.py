@@ -118,7 +118,7 @@ def report(found: list[dict]) -> tuple[list[str], dict[str, float]]:
         for name in ("sampled", "drawn"):
             cells = " | ".join(f"{at(row[name], n):.3f}" for n in counts)
             clock = [np.median([r[k] for r in row[name][1:]]) for k in ("seconds", "cpu")]
-            fast = " (fast)" if row["stamps"] else ""
+            fast = " (fast)" if any(stamp.startswith("fast") for stamp in row["stamps"]) else ""
             shown = f"{clock[0]:.1f} | {clock[1]:.1f}" if name == "sampled" else " | "
             lines.append(f"| {row['patient']}{fast} | {row['group']} | {name} | {cells} | {shown} |")
     figures = {}

@@ -17,7 +17,7 @@ from tumoar.app.masks import fix_tumor_from_mask, mask_on
 from tumoar.app.pipeline import Given, place
 from tumoar.app.publish import Job, compute, describe, execute, run_key, summarize
 from tumoar.app.request import Request, Source, count_contrasts, require_structures
-from tumoar.app.settings import resolve, stamp_method
+from tumoar.app.settings import resolve, stamp_settings
 from tumoar.app.targets import add_margins_to_result
 from tumoar.app.warm import Warming
 from tumoar.app.watch import Listener, Watch, stage
@@ -42,8 +42,6 @@ from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import UsageError
 from tumoar.vocabulary.labels import add_cavity
 from tumoar.vocabulary.notes import Note, needs_review
-
-FAST_STAMP = "fast: a preview, not the full algorithm"
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +160,7 @@ def prepare(request: Request, watch: Watch, kernels: Warming) -> Prepared:
         inputs=request.files,
         digests=digests,
         person=person,
-        stamps=(*request.stamps, *((FAST_STAMP,) if request.fast else stamp_method(request.method, config))),
+        stamps=(*request.stamps, *stamp_settings(request.method, config, fast=request.fast)),
         trust_contrasts=request.trust_contrasts,
         keep_face=request.keep_face,
         case_name=request.named,

@@ -117,6 +117,8 @@ def _run(arguments: Sequence[str] | None) -> int | str | None:
             ResourceError("memory", "not enough memory", do="close other programs, or use a larger machine")
         )
     except Exception as fault:
+        if isinstance(fault, SystemError) and isinstance(fault.__cause__, SystemExit):
+            return fault.__cause__.code  # a stop that struck while compiled code returned its result
         if os.environ.get("TUMOAR_DEBUG"):
             raise
         disk = disk_refusal(fault)

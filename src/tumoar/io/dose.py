@@ -339,5 +339,9 @@ def _in_gray(image: Image, name: str) -> np.ndarray:
 def _require_range(values: np.ndarray, name: str) -> None:
     if not values.max() <= MOST_GY:
         raise ChannelError(
-            "dose", "dose not in Gy", file=name, found=f"up to {values.max():.0f}", do="divide it by 100"
+            "dose",
+            "dose not in Gy, or no dose",
+            file=name,
+            found=f"up to {values.max():.0f}",
+            do="check the file; divide a dose in cGy by 100",
         )

@@ -63,15 +63,20 @@ def app_that(monkeypatch):
 
 
 def test_a_stop_within_compiled_code_is_a_stop_and_no_fault(app_that, capsys):
-    """CPython wraps an exception that a signal handler raises while C code returns a result."""
-    error = SystemError("<function> returned a result with an exception set")
-    error.__cause__ = SystemExit(143)
-    app_that(error)
-    code, out = _run([], capsys)
-    assert (code, out.err) == (143, "")
-    app_that(SystemError("something else"))
-    code, out = _run([], capsys)
-    assert (code, out.err.split()[0]) == (1, "E1-fault")
+    def wrapped(error, times):
+        for _ in range(times):
+            outer = SystemError("<function> returned a result with an exception set")
+            outer.__cause__, error = error, outer
+        return error
+
+    for times in (1, 2):
+        app_that(wrapped(SystemExit(143), times))
+        code, out = _run([], capsys)
+        assert (code, out.err) == (143, "")
+    for fault in (SystemError("something else"), wrapped(ValueError("no stop"), 1)):
+        app_that(fault)
+        code, out = _run([], capsys)
+        assert (code, out.err.split()[0]) == (1, "E1-fault")
 
 
 def test_a_refusal_is_one_sentence_and_its_code(app_that, capsys):

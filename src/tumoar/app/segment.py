@@ -14,9 +14,9 @@ from typing import Any
 from tumoar.app.ablation import ablate_contrasts
 from tumoar.app.machine import forecast_gb, limited_threads, require_memory, warm_blas
 from tumoar.app.masks import fix_tumor_from_mask, mask_on
-from tumoar.app.pipeline import Given, place
+from tumoar.app.pipeline import Given, place, require_tumor_contrast
 from tumoar.app.publish import Job, compute, describe, execute, run_key, summarize
-from tumoar.app.request import Request, Source, count_contrasts, require_structures
+from tumoar.app.request import Request, Source, count_contrasts, require_structures, require_tumor
 from tumoar.app.settings import resolve, stamp_settings
 from tumoar.app.targets import add_margins_to_result
 from tumoar.app.warm import Warming
@@ -124,6 +124,7 @@ def prepare(request: Request, watch: Watch, kernels: Warming) -> Prepared:
         chains=request.chains,
         gibbs={"samples": request.samples, "burn_in": request.burn_in},
     )
+    require_tumor(request, tumor=config.tumor)
     out = None if request.output is None else absolute(request.output)
     if out is not None:
         require_place(out, request.files, overwrite=request.overwrite)
@@ -138,6 +139,7 @@ def prepare(request: Request, watch: Watch, kernels: Warming) -> Prepared:
         case = assemble(images, request)
     else:
         case = request.case
+    require_tumor_contrast(case, config)
     wants_dicom = request.rtstruct or request.seg
     series = series_among(request.images, case.reference) if wants_dicom else None
     if request.exclude is not None:

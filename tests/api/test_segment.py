@@ -186,6 +186,12 @@ def test_flair2_takes_the_place_of_both(monkeypatch):
     assert [c.name for c in ready.case.contrasts] == ["T1c", "FLAIR2"]
 
 
+def scan():
+    """An image that is no mask."""
+    case = small_head.case()
+    return tumoar.Image(np.nan_to_num(100 * np.exp(case.D[0])).astype(np.int16), case.grid)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -209,6 +215,8 @@ def test_flair2_takes_the_place_of_both(monkeypatch):
         ({"t1c": "x", "seed": -1}, "E2-options seed is out of range"),
         ({"t1c": "x", "min_volume": float("nan")}, "E2-options min_volume is out of range"),
         ({"t1c": "x", "max_memory": float("inf")}, "E2-options max_memory is out of range"),
+        ({"case": small_head.case(), "fix_tumor": scan()}, "E5-mask not a mask"),
+        ({"case": small_head.case(), "exclude": scan()}, "E5-mask not a mask"),
         ({"case": small_head.case(), "t1c": "x"}, "E2-images both a case and images given"),
         ({"case": small_head.case(), "max_memory": 0.2}, "E10-memory this case needs about"),
         ({"t1c": "x", "output": "/"}, "E2-output the output must be a folder of its own"),

@@ -163,7 +163,7 @@ def test_one_case(name):
     RELATIONS[name](0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", RELATIONS)
 def test_ten_cases(name, record_property):

@@ -43,7 +43,7 @@ def every(request):
     return 1 if "all" in request.node.callspec.id else 7
 
 
-SCOPES = [pytest.param("some"), pytest.param("all", marks=pytest.mark.slow)]
+SCOPES = [pytest.param("some"), pytest.param("all", marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("scope", SCOPES)

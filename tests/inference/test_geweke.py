@@ -60,7 +60,7 @@ def test_joint_distribution(model):
     assert max(map(abs, z.values())) < 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", JOINT)
 def test_joint_distribution_at_length(name, record_property):

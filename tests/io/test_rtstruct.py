@@ -56,7 +56,7 @@ def test_round_trips(tmp_path, seed):
     round_trip(tmp_path, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 400))
 def test_many_round_trips(tmp_path, seed):
     round_trip(tmp_path, seed)

@@ -152,7 +152,7 @@ def test_trusted_names_are_noted_at_once_and_above_all_other_notes():
     assert notes[0].action == "check whether T1c and FLAIR were swapped"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_real_patients_swapped_in_every_way(shared_data, record_property):
     folders = [*(shared_data / "patients").iterdir(), *(shared_data / "patients-automatic").iterdir()]
@@ -183,7 +183,7 @@ def test_real_patients_swapped_in_every_way(shared_data, record_property):
     assert refused + noted >= 107, missed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pair", [("T1c", "FLAIR"), ("T1c", "T2"), ("T2", "FLAIR")])
 def test_a_real_head_given_under_swapped_names(shared_data, pair):

@@ -145,7 +145,7 @@ def test_storage_orders_of_several_images_may_differ(case, pair):
     assert built.inputs[0].orientation != "RAS"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_images_give_the_same_bits():
     images = {
         "T1c": synthetic_head("T1c"),
@@ -304,7 +304,7 @@ def patient_case(folder, *names):
 
 
 @pytest.mark.shared
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("patient", ["BraTS2021_00006", "BraTS2021_01485", "BraTS-GLI-00000-000"])
 def test_co_registered_patients_keep_their_values(shared_data, patient):
     images, case = patient_case(shared_data / "patients" / patient)
@@ -318,7 +318,7 @@ def test_co_registered_patients_keep_their_values(shared_data, patient):
 
 
 @pytest.mark.shared
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_whole_head_with_thick_slices_becomes_a_case(shared_data):
     _, case = patient_case(shared_data / "patients" / "TCGA-02-0054")
     assert not case.skull_stripped

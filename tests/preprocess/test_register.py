@@ -101,7 +101,7 @@ def test_information_is_highest_in_place(fixed, moving):
         assert mutual_information(fixed, moving, rigid_transform([0, 0, 0], step, [0, 0, 0])) < in_place
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_noise_is_not_aligned(fixed):
     noise = np.random.default_rng(3).gamma(4, 20, head_grid().shape).astype(np.float32)
     found = register(fixed, prepare_image(Image(noise, head_grid())))
@@ -124,7 +124,7 @@ def test_mirroring_twice_is_nothing(moving):
     np.testing.assert_allclose(twice.head, moving.head)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_mirrored_image_is_recognized_and_a_straight_one_is_not(fixed):
     image = synthetic_head("FLAIR", moved=rigid_transform([2, -3, 4], [3, 2, 1], [0, 0, 0]))
     straight = prepare_image(image)

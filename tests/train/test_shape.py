@@ -180,7 +180,7 @@ def test_a_state_is_a_value():
         np.testing.assert_array_equal(x, before[name], err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_raises_the_shapes_above_their_surroundings():
     """A short run on balls: the field learned inside is above the field outside."""
     config = replace(QUICK, steps=40)

@@ -19,7 +19,7 @@ def shared_data() -> Path:
     return DATA
 
 
-# ---- speed: kernels are compiled once, and few tests begin to compile those that they do not use --------------
+# ---- kernels are compiled once ----------------------------------------------------------------------------
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -45,5 +45,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def compiles_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands do not compile ahead: most are refused, or run on another number of contrasts than they name."""
+    """Commands do not compile ahead: most are refused, or run on other contrasts than they name."""
     monkeypatch.setattr("tumoar.app.warm.Warming.start", lambda self, contrasts: None)

@@ -49,6 +49,7 @@ def stopped(server, whole, folder, signals, wanted, seed):
     return stops
 
 
+@pytest.mark.slow
 def test_a_few_stops(server, whole, tmp_path):
     stopped(server, whole, tmp_path, (*ENDING, signal.SIGKILL), 3, 1)
 
@@ -81,6 +82,7 @@ def limited(server, whole, out, more):
     return code
 
 
+@pytest.mark.slow
 def test_too_little_memory(server, whole, tmp_path):
     assert limited(server, whole, tmp_path / "out", 8 * MEGABYTE) == 10
 

@@ -66,7 +66,9 @@ def scores(m: TinyMesh, draws: int, seed: int = 0) -> dict[str, float]:
     return dict(zip(names, sampler_tests.compare_means(a, b).tolist()))
 
 
-@pytest.mark.parametrize("name", ["cRBM", "two cells", "rows that rest"])
+@pytest.mark.parametrize(
+    "name", ["cRBM", *(pytest.param(n, marks=pytest.mark.slow) for n in ("two cells", "rows that rest"))]
+)
 def test_joint_distribution(name):
     z = scores(MODELS[name], 250)
     assert len(z) >= 45

@@ -106,7 +106,7 @@ def t1(head):
     ("names", "stripped"),
     [
         (["CT"], False),
-        (["T1c", "T2"], True),
+        pytest.param(["T1c", "T2"], True, marks=pytest.mark.slow),
         pytest.param(["T1"], False, marks=pytest.mark.long),
         pytest.param(["FLAIR"], False, marks=pytest.mark.long),
         pytest.param(["T1"], True, marks=pytest.mark.long),

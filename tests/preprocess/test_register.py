@@ -65,7 +65,12 @@ def test_distance_of_a_shift_is_its_length():
 
 
 @pytest.mark.parametrize(
-    ("turn", "shift"), [([6, -4, 5], [8, -6, 9]), ([0, 0, 0], [0, 0, 0]), ([-3, 8, 0], [60, -80, 40])]
+    ("turn", "shift"),
+    [
+        ([6, -4, 5], [8, -6, 9]),
+        pytest.param([0, 0, 0], [0, 0, 0], marks=pytest.mark.slow),
+        pytest.param([-3, 8, 0], [60, -80, 40], marks=pytest.mark.slow),
+    ],
 )
 def test_a_displaced_header_is_found_out(fixed, turn, shift):
     moved = rigid_transform(turn, shift, [0, 0, 0])
@@ -89,6 +94,7 @@ def test_mr_is_aligned_with_ct():
     assert mean_distance(found.to_moving, moved, fixed.head) < 0.75
 
 
+@pytest.mark.slow
 def test_the_same_images_give_the_same_bits(fixed, moving):
     first, second = (refine(fixed, moving, np.eye(4)) for _ in range(2))
     assert first.to_moving.tobytes() == second.to_moving.tobytes()

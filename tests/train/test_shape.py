@@ -160,6 +160,7 @@ def test_resuming_gives_the_same_bits():
         np.testing.assert_array_equal(training.to_arrays(resumed)[name], x, err_msg=name)
 
 
+@pytest.mark.slow
 def test_resumed_after_every_one_of_twenty_steps(record_property):
     config = replace(QUICK, steps=20)
     state = first(config)

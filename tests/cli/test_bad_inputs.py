@@ -30,7 +30,7 @@ NAMES = ("Jane", "Doe", *PLANTED)
 
 def parameters():
     for name, row in ROWS.items():
-        yield pytest.param(row, id=name, marks=[pytest.mark.long] if row.slow else [])
+        yield pytest.param(row, id=name, marks=[pytest.mark.slow] if row.slow else [])
 
 
 @pytest.mark.parametrize("row", list(parameters()))
@@ -223,7 +223,7 @@ FAST = {"both eyes outside", "FLAIR alone", "no tumor", "most is tumor"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.long) for n in FLAGS]
+    "name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in FLAGS]
 )
 def test_flags_of_a_result(segment, tmp_path, name):
     """Written, told, and code 13 with --strict."""

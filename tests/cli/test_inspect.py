@@ -123,7 +123,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize(
-    "misfit", [pytest.param(m, marks=pytest.mark.long) if m == "twice" else m for m in MISFITS]
+    "misfit", [pytest.param(m, marks=pytest.mark.slow) if m == "twice" else m for m in MISFITS]
 )
 def test_misfits(misfit, run, tmp_path):
     contrasts, id, text, make = MISFITS[misfit]

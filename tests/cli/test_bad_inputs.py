@@ -158,7 +158,8 @@ def test_checkpoints_damaged_or_of_another_run(segment, tmp_path, spoiled):
     assert segment(watch=stopping("sample", 15))[0] == 130
     assert not (tmp_path / "out").exists()
     assert any(folder.iterdir())
-    assert segment()[0] == 2  # B60: the output has an interrupted run
+    code, err = segment()  # B60: the output has an interrupted run
+    assert (code, err.splitlines()[-1].split()[0]) == (2, "E2-resume")
     assert segment("--resume", "--seed", 9)[0] == 12
     spoil(*spoiled)
     assert segment("--resume")[0] == 0

@@ -136,7 +136,7 @@ def hardened(case, *, range_=0.0, cleared=False):
 @pytest.mark.parametrize(
     ("range_", "cleared"),
     [
-        (2.0, True),
+        pytest.param(2.0, True, marks=pytest.mark.slow),
         pytest.param(2.0, False, marks=pytest.mark.long),
         pytest.param(0.0, True, marks=pytest.mark.long),
     ],

@@ -62,7 +62,7 @@ def grid(shape=SHAPE):
 def atlas():
     """An atlas on a regular mesh, blurred, of the head without bends."""
     nodes, tetrahedra = reference_tetra.body_centered((25, 29, 14), 3.0, 0.0)
-    nodes = nodes + [-36.0, -1.5, -1.0]
+    nodes = np.add(nodes, [-36.0, -1.5, -1.0])
     fine = grid()
     at = label_map(fine.world(np.moveaxis(np.indices(fine.shape), 0, -1)))
     index = fine.index(nodes).T

@@ -111,40 +111,38 @@ def constrain(
     own prior elsewhere. The other structures share the rest in proportion to what the atlas expects.
     """
     courses = tuple(courses)
-    tubes: dict[int, npt.NDArray[np.float32]] = {}
-    for course in courses:
-        for l in (course.l, course.end):
-            tubes.setdefault(l, np.zeros(pi.shape[:3], np.float32))
+    members = sorted({course.l for course in courses})
+    ends = sorted({course.end for course in courses})
+    tubes = {l: np.zeros(pi.shape[:3], np.float32) for l in (*members, *ends)}
     for course in courses:
         box, nearest, distance = find_nearest(course.points, course.radius.max() + table.give, grid)
-        if nearest.size == 0:
-            continue
         share = tube_prior(course.radius[nearest] - distance, table)
         of = course.structure()[nearest]
         for l in (course.l, course.end):
             np.maximum(tubes[l][box], np.where(of == l, share, 0), out=tubes[l][box])
-    ends = {course.end for course in courses}
-    for l in sorted(tubes, key=lambda l: l in ends):
-        if l in ends:
-            at = (tubes[l] > pi[..., l]) & ~keeps
-            for other in tubes.keys() - ends:
-                at &= tubes[other] == 0
-        else:
-            at = ((tubes[l] > 0) | (pi[..., l] > 0)) & ~keeps
-        pi[at] = assign_share(pi[at], l, tubes[l][at], background)
+    free = ~keeps
+    inside = np.logical_or.reduce([tubes[l] > 0 for l in members])
+    at = free & (inside | (pi[..., members] > 0).any(-1))
+    pi[at] = assign_shares(pi[at], members, np.stack([tubes[l][at] for l in members], -1), background)
+    for l in ends:
+        at = free & ~inside & (tubes[l] > pi[..., l])
+        pi[at] = assign_shares(pi[at], [l], tubes[l][at][:, None], background)
 
 
-def assign_share(
-    pi: npt.NDArray[np.float32], l: int, share: npt.NDArray[np.float32], background: int
+def assign_shares(
+    pi: npt.NDArray[np.float32], members: list[int], share: npt.NDArray[np.float32], background: int
 ) -> npt.NDArray[np.float32]:
-    """π (n, K) with column `l` set to `share` (n,); other columns keep their proportions."""
+    """π (n, K) with the columns `members` set to `share` (n, m); other columns keep their proportions."""
     out = pi.astype(np.float64)
-    out[:, l] = 0
+    out[:, members] = 0
     rest = out.sum(1)
-    out[rest < _LEAST] = 0
-    out[rest < _LEAST, background] = 1
-    out *= ((1 - share) / np.where(rest < _LEAST, 1.0, rest))[:, None]
-    out[:, l] = share
+    is_lost = rest < _LEAST
+    out[is_lost] = 0
+    out[is_lost, background] = 1
+    total = share.sum(1, dtype=np.float64)
+    scale = np.maximum(1, total)  # of structures whose tubes overlap
+    out *= ((1 - total / scale) / np.where(is_lost, 1.0, rest))[:, None]
+    out[:, members] = share / scale[:, None]
     return out.astype(np.float32)
 
 

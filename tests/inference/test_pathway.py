@@ -56,7 +56,8 @@ def test_a_course_reaches_from_globe_to_chiasm():
     for course, side in zip(found_in(head.case((2.0, 1.0))), head.SIDES):
         passed = truth[tuple(np.rint(course.points).astype(int).T)]
         eye = np.isin(passed, [LABELS.l(f"{side} eye tissue"), LABELS.l(f"{side} eye fluid")])
-        assert eye[: course.first - 3].all() and not eye[course.first + 3 :].any()
+        assert eye[: course.first - 3].all()
+        assert not eye[course.first + 3 :].any()
         assert (passed[course.last + 5 :] == LABELS.l("optic chiasm")).mean() > 0.8
         assert course.radius[course.first] == pytest.approx(2.3, abs=0.02)
         assert course.radius[course.last] == pytest.approx(2.0, abs=0.02)

@@ -10,7 +10,15 @@ import pytest
 from scipy import ndimage
 
 from tumoar.geometry.image import Grid
-from tumoar.model.pathway import Course, assign_shares, constrain, default_pathway, find_nearest, trace, tube_prior
+from tumoar.model.pathway import (
+    Course,
+    assign_shares,
+    constrain,
+    default_pathway,
+    find_nearest,
+    trace,
+    tube_prior,
+)
 from tumoar.vocabulary.labels import default_labels
 
 TABLE = default_pathway()
@@ -92,11 +100,12 @@ def test_mass_without_alternatives_becomes_background():
     pi = np.zeros((1, LABELS.K), np.float32)
     pi[0, 8] = 1
     out = assign_shares(pi, [8], np.zeros((1, 1), np.float32), AIR)
-    assert out[0, AIR] == 1 and out.sum() == 1
+    assert out[0, AIR] == 1
+    assert out.sum() == 1
 
 
 def test_the_caliber_of_the_tube_is_that_of_the_table():
-    """Expected and most probable volume of a straight, oblique tube; a soft surface makes it slightly larger."""
+    """Expected and voted volume of a straight, oblique tube; its soft surface makes it slightly larger."""
     points = np.linspace([17.0, 5.0, 16.0], [25.0, 65.0, 22.0], 120)
     course = Course(9, 8, points, np.full(120, 2.2), 0, 120)
     pi = np.zeros((*head.SHAPE, LABELS.K), np.float32)

@@ -77,13 +77,11 @@ def test_pi_sums_to_one_and_the_structure_is_in_its_tube_alone():
     assert (out >= 0).all()
     for course in found:
         box, nearest, distance = find_nearest(course.points, 4.0, head.grid())
-        depth = np.full(head.SHAPE, -np.inf)
+        expected = np.zeros(head.SHAPE)
         of = course.structure()[nearest] == course.l
-        depth[box] = np.where(of, course.radius[nearest] - distance, -np.inf)
-        assert (out[depth >= TABLE.give, course.l] == 1).all()
-        assert (out[depth <= -TABLE.give, course.l] == 0).all()
-        between = np.abs(depth) < TABLE.give
-        np.testing.assert_allclose(out[between, course.l], tube_prior(depth[between], TABLE), atol=1e-6)
+        expected[box] = np.where(of, tube_prior(course.radius[nearest], distance, TABLE), 0)
+        np.testing.assert_allclose(out[..., course.l], expected, atol=1e-6)
+        assert {0.0, 1.0} <= set(np.unique(expected))
 
 
 def test_other_structures_keep_their_proportions():
@@ -105,7 +103,7 @@ def test_mass_without_alternatives_becomes_background():
 
 
 def test_the_caliber_of_the_tube_is_that_of_the_table():
-    """Expected and voted volume of a straight, oblique tube; its soft surface makes it slightly larger."""
+    """Expected volume of a straight, oblique tube, and the volume where it is more likely than not."""
     points = np.linspace([17.0, 5.0, 16.0], [25.0, 65.0, 22.0], 120)
     course = Course(9, 8, points, np.full(120, 2.2), 0, 120)
     pi = np.zeros((*head.SHAPE, LABELS.K), np.float32)
@@ -113,9 +111,9 @@ def test_the_caliber_of_the_tube_is_that_of_the_table():
     constrain(pi, [course], head.grid(), AIR, TABLE, no_tumor())
     area = float(pi[:, 20:50, :, 9].sum((0, 2)).mean())
     slant = np.linalg.norm(points[-1] - points[0]) / 60
-    assert area == pytest.approx(np.pi * 2.2**2 * slant, rel=0.08)
-    voted = float((pi[:, 20:50, :, 9] > 0.5).sum((0, 2)).mean())
-    assert voted == pytest.approx(np.pi * 2.2**2 * slant, rel=0.04)
+    assert area == pytest.approx(np.pi * 2.2**2 * slant, rel=0.03)
+    likely = float((pi[:, 20:50, :, 9] > 0.5).sum((0, 2)).mean())
+    assert 0.85 * area < likely < area
 
 
 def test_sides_do_not_touch():

@@ -36,7 +36,7 @@ def shares_on(of, onto, to_case, rng):
     for i in steps[0]:
         for j in steps[1]:
             for k in steps[2]:
-                at = ([*index, i, j, k]) @ to_case[:3, :3].T + to_case[:3, 3]
+                at = np.add(index, [i, j, k]) @ to_case[:3, :3].T + to_case[:3, 3]
                 out += np.isfinite(tree.query(at.reshape(-1, 3), distance_upper_bound=2.15)[0]).reshape(
                     out.shape
                 )

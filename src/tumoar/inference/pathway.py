@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 from scipy.spatial import cKDTree
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtr
 
 from tumoar.geometry.image import Case, Grid
 from tumoar.geometry.paths import cheapest_path, find_directions, resample_course, smooth_course
 from tumoar.inference.gem import Fit
 from tumoar.model import joint
-from tumoar.model.pathway import Course, Link, PathwayTable, default_pathway, find_nearest, tube_prior
+from tumoar.model.pathway import Course, Link, PathwayTable, default_pathway, find_nearest
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.numerics.voxels import UNUSED, WITH_DATA
 from tumoar.vocabulary.labels import LabelTable
@@ -194,9 +194,8 @@ def center_course(
     reach = course.radius.max() + 2 * table.give
     box, nearest, distance = find_nearest(course.points, reach, grid)
     near = np.isfinite(distance)
-    depth = course.radius[nearest[near]] - distance[near]
-    share = np.clip(tube_prior(depth, replace(table, give=np.inf)), 1e-6, 1 - 1e-6)
     at = nearest[near]
+    share = np.clip(ndtr((course.radius[at] - distance[near]) / table.softness), 1e-6, 1 - 1e-6)
     prior = expected[box][near] - ndimage.map_coordinates(expected, course.points.T, order=1)[at]
     weight = expit(logit(share) + evidence[box][near] + prior)
     voxel = np.argwhere(near) + [b.start for b in box]

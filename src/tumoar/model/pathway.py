@@ -91,8 +91,17 @@ def default_pathway() -> PathwayTable:
     return PathwayTable(courses=rows, caliber=(begin, end), **table)
 
 
-def tube_prior(depth: npt.NDArray[np.float64], table: PathwayTable) -> npt.NDArray[np.float64]:
-    """Probability of the tube at a depth (mm) below its expected surface; certain beyond `give`."""
+def tube_prior(
+    radius: npt.NDArray[np.float64], distance: npt.NDArray[np.float64], table: PathwayTable
+) -> npt.NDArray[np.float64]:
+    """Probability of a tube at a distance (mm) from its course; certain beyond `give` from its surface.
+
+    The mean cross-section of a tube whose radius varies with variance v about s is π (s² + v).
+    """
+    a = table.give / table.softness
+    tail, density = ndtr(-a), np.exp(-(a**2) / 2) / np.sqrt(2 * np.pi)
+    v = table.softness**2 * (1 - 2 * tail - 2 * a * density + 2 * a**2 * tail)
+    depth = np.sqrt(np.maximum(radius**2 - v, 0)) - distance
     share = ndtr(depth / table.softness)
     return np.where(depth >= table.give, 1.0, np.where(depth <= -table.give, 0.0, share))
 
@@ -116,7 +125,7 @@ def constrain(
     tubes = {l: np.zeros(pi.shape[:3], np.float32) for l in (*members, *ends)}
     for course in courses:
         box, nearest, distance = find_nearest(course.points, course.radius.max() + table.give, grid)
-        share = tube_prior(course.radius[nearest] - distance, table)
+        share = tube_prior(course.radius[nearest], distance, table)
         of = course.structure()[nearest]
         for l in (course.l, course.end):
             np.maximum(tubes[l][box], np.where(of == l, share, 0), out=tubes[l][box])

@@ -65,6 +65,12 @@ def test_a_chain_counts_in_the_volume():
     assert voted(votes, chain={nerve: [0, 1, 1, 1, 0]}) == [fat, nerve, nerve, nerve, fat]
 
 
+def test_a_structure_that_is_no_organ_by_itself_has_no_chain():
+    votes = {"left eye tissue": [20, 0, 20], "eye socket muscles": [0, 20, 0]}
+    chain = {name: [1, 1, 1] for name in votes}
+    assert voted(votes, chain=chain) == voted(votes)
+
+
 def test_without_a_chain_nothing_is_dropped():
     mask = np.array([1, 0, 1], bool).reshape(3, 1, 1)
     assert np.array_equal(keep_connected(mask, np.zeros_like(mask)), mask)

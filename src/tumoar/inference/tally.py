@@ -73,7 +73,7 @@ class Tally:
         outside the brain get their mean volume in the samples. A cavity needs a majority. Structures in
         `certain` are connected (`add_thin_organs`).
         """
-        certain = certain or {}
+        certain = select_certain(self.labels, certain)
         z = 2 * self.z.astype(int) > self.samples
         y = 2 * self.y.astype(int) > self.samples
         cavity = self.labels.cavity
@@ -169,7 +169,7 @@ def add_thin_organs(
             continue
         of_parts = np.stack([votes[k] for k in parts])
         total = of_parts.sum(0, dtype=np.uint8)
-        chain = None if chains is None or len(parts) > 1 else chains.get(int(parts[0]))
+        chain = (chains or {}).get(int(parts[0])) if len(organ.structures) == 1 else None
         if chain is None:
             strength = total / find_vote_threshold(total, samples)
         else:
@@ -180,6 +180,12 @@ def add_thin_organs(
         out[wins] = parts[of_parts[:, wins].argmax(0)]
         strongest[wins] = np.nextafter(strength[wins], np.inf)  # a tie goes to the first
     return out
+
+
+def select_certain(table: LabelTable, certain: Certain | None) -> Certain:
+    """The structures of `certain` that are organs outside the brain by themselves: others have no outline."""
+    alone = {table.l(o.structures[0]) for o in table.organs if len(o.structures) == 1 and not o.tumor}
+    return {k: mask for k, mask in (certain or {}).items() if k in alone and not table.in_brain[k]}
 
 
 def find_vote_threshold(votes: npt.NDArray[np.uint8], samples: int, chain: Mask | None = None) -> int:

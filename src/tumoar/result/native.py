@@ -11,7 +11,7 @@ from scipy import ndimage as ndi
 
 from tumoar.geometry.image import Grid
 from tumoar.geometry.resample import resample_mean
-from tumoar.inference.tally import Certain, Chain, Votes, add_thin_organs, keep_connected
+from tumoar.inference.tally import Certain, Chain, Votes, add_thin_organs, keep_connected, select_certain
 from tumoar.model.pathway import trace
 from tumoar.preprocess.case import resample_to_input
 from tumoar.result.segmentation import Segmentation, exclusive
@@ -115,7 +115,7 @@ def vote_on_grid(
     certain: Certain | None = None,
 ) -> Votes:
     """Votes from the fractions of every structure l on a grid, and from tumor masks, as `Tally.vote`."""
-    certain = certain or {}
+    certain = select_certain(table, certain)
     best, best_in_brain = np.zeros(grid.shape, np.float32), np.zeros(grid.shape, np.float32)
     l, l_in_brain = np.zeros(grid.shape, np.uint8), np.zeros(grid.shape, np.uint8)
     outside: dict[int, npt.NDArray[np.uint8]] = {}

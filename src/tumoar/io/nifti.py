@@ -273,9 +273,8 @@ def _require_same(written: Path, data: Array, grid: Grid, path: Path) -> None:
         image = read_nifti(written)
         moved = np.abs(image.grid.affine - grid.affine) @ [*(np.array(grid.shape) - 1), 1]
         # Bits, not values: an array that is written has no other NaN than the one that is read.
-        same = image.data.dtype == data.dtype and np.array_equal(
-            *(v.T.view(np.uint8) for v in (image.data, data))
-        )
+        read, meant = image.data.T.view(np.uint8), data.T.view(np.uint8)
+        same = image.data.dtype == data.dtype and np.array_equal(read, meant)
         fault = None if same and moved.max() <= 1e-3 else "other values" if not same else "another position"
     except TumoarError as refusal:
         fault = refusal.what

@@ -23,7 +23,6 @@ from threadpoolctl import threadpool_limits
 from timing import best
 
 from tumoar.inference import gem, gibbs
-from tumoar.inference.schedule import Schedule
 from tumoar.io.models import default_model
 from tumoar.model import joint
 from tumoar.model.bias import cosines
@@ -105,18 +104,17 @@ def drawn_chain() -> tuple[gibbs.Chain, gibbs.ChainState]:
     fit = gem.fit(case, model.atlas, placement.matrix, model.tumor_mm3, config.gem)
     shapes = (model.shape_z, model.shape_y)
     chain, state = gibbs.initialize_chain(case, fit, shapes, model.tumor_mm3, config, seed=1)
-    state, _ = gibbs.sweep(chain, state)
-    while not chain.schedule.is_full(state.sweep + 1):
+    for _ in range(chain.schedule.full_every):
         state, _ = gibbs.sweep(chain, state)
     return chain, state
 
 
 def kinds(config: GibbsConfig) -> Iterator[str]:
     """What is drawn in each sweep of a run: all, with tumor considered everywhere or not, or not all."""
-    pace = Schedule.from_settings(config)
-    for sweep in range(1, config.burn_in + config.samples + 1):
-        rests = pace.may_rest(sweep) and not (pace.draws_rest(sweep) or pace.finds_region(sweep - 1))
-        yield "brain" if pace.is_full(sweep) else "resting" if rests else "active"
+    for sweep in range(config.burn_in + config.samples):
+        since_full = sweep % config.full_every
+        rests = since_full > 1 and since_full % config.rest_every > 0 and sweep < config.burn_in
+        yield "brain" if since_full == 0 else "resting" if rests else "active"
 
 
 def sweep_figures(threads: list[int], repeats: int) -> dict[str, float]:

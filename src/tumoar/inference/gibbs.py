@@ -235,15 +235,15 @@ def sweep(chain: Chain, state: ChainState) -> tuple[ChainState, SweepInfo]:
     mesh = _move_nodes(chain, theta, state, number)
     if mesh is not None and mesh.pi is not None:
         chain = replace(chain, pi=mesh.pi)
-    active = state.active
-    likely = np.zeros_like(active) if chain.schedule.finds_region(number) else None
     if chain.schedule.is_full(number):
+        likely = np.zeros_like(state.active) if chain.schedule.finds_region(number) else None
         labels, moments = draw_labels(chain, theta, state.labels, chain.everywhere, number, rng, likely)
-        rest = None
+        rest, active = None, state.active
+        if likely is not None:
+            active = find_active_region(likely, labels.z + labels.y, chain.region)
     else:
-        labels, moments, rest = _draw_in_region(chain, theta, state, number, rng, likely)
-    if likely is not None:
-        active, rest = find_active_region(likely, labels.z + labels.y, chain.region), None
+        active = state.active
+        labels, moments, rest = _draw_in_region(chain, theta, state, number, rng)
     changed = (labels.z ^ state.labels.z) | (labels.y ^ state.labels.y)
     moved = round(100 * mesh.accepted) if mesh is not None and chain.schedule.moves_nodes(number) else 0
     tumor, core, other = (int(np.count_nonzero(v)) for v in (labels.z, labels.y, changed))
@@ -266,20 +266,15 @@ def _move_nodes(chain: Chain, theta: Theta, state: ChainState, number: int) -> n
 
 
 def _draw_in_region(
-    chain: Chain,
-    theta: Theta,
-    state: ChainState,
-    number: int,
-    rng: np.random.Generator,
-    likely: npt.NDArray[np.uint8] | None = None,
+    chain: Chain, theta: Theta, state: ChainState, number: int, rng: np.random.Generator
 ) -> tuple[Labels, Moments, Moments | None]:
     """Partial sweep: draw tumor in the active region only; draw the other rows or keep them."""
     if not chain.schedule.may_rest(number):
-        return *draw_labels(chain, theta, state.labels, state.active, number, rng, likely), None
+        return *draw_labels(chain, theta, state.labels, state.active, number, rng), None
     rows, labels, rest = np.asarray(state.active.any(2)), state.labels, state.rest
     if rest is None or chain.schedule.draws_rest(number) or chain.schedule.moves_nodes(number):
         labels, rest = draw_rest(chain, theta, labels, ~rows, number)
-    labels, moments = draw_labels(chain, theta, labels, state.active, number, rng, likely, rows)
+    labels, moments = draw_labels(chain, theta, labels, state.active, number, rng, rows=rows)
     return labels, moments + rest, rest
 
 

@@ -1,9 +1,9 @@
 """Schedule of Algorithm 1: the voxels that a sweep draws.
 
 In the paper every sweep draws tumor in the whole brain. Here most sweeps draw it only in a region around
-likely tumor, and keep z and y elsewhere. The region follows the chain during the burn-in and is fixed
-afterwards. A sweep that draws a fixed set of variables given all others leaves the posterior invariant; a
-region that followed the chain while samples are counted would not.
+tumor that was likely in the last full sweep, and keep z and y elsewhere. The region follows the chain during
+the burn-in and is fixed afterwards. A sweep that draws a fixed set of variables given all others leaves the
+posterior invariant; a region that followed the chain while samples are counted would not.
 """
 
 from __future__ import annotations
@@ -26,49 +26,42 @@ MARGIN = 5
 class Schedule:
     """Sweeps 1, 1 + `full_every`, … are full; the first `burn_in` sweeps are not counted.
 
-    During the burn-in these sweeps determine the region, but only every `search_every`-th of them is full:
-    the others find likely tumor within the region as it is. Rows outside the region are drawn in every
-    `rest_every`-th sweep between them and after the region has changed, and keep their l and t in the others.
-    Sweeps n, 2n, … with n = `nodes_every` move the nodes, and draw all rows; with 0, nodes never move.
+    During the burn-in, rows outside the region are drawn in every `rest_every`-th sweep between full ones,
+    and keep their l and t in the others. Sweeps n, 2n, … with n = `nodes_every` move the nodes, and draw all
+    rows; with 0, nodes never move.
     """
 
     full_every: int = 1
     rest_every: int = 1
     burn_in: int = 0
     nodes_every: int = 0
-    search_every: int = 1
 
     @classmethod
     def from_settings(cls, config: GibbsConfig) -> Schedule:
         """The schedule that the settings ask for."""
-        return cls(
-            config.full_every, config.rest_every, config.burn_in, config.nodes_every, config.search_every
-        )
+        return cls(config.full_every, config.rest_every, config.burn_in, config.nodes_every)
 
     def is_full(self, sweep: int) -> bool:
         """Whether the sweep draws tumor in the whole brain."""
-        turn, since = divmod(sweep - 1, self.full_every)
-        searches = self.full_every == 1 or sweep > self.burn_in or turn % self.search_every == 0
-        return since == 0 and searches
+        return self._since_full(sweep) == 0
 
     def finds_region(self, sweep: int) -> bool:
         """Whether the sweep determines the active region of the following ones."""
-        return self.full_every > 1 and self._since_turn(sweep) == 0 and sweep <= self.burn_in
+        return self.full_every > 1 and self.is_full(sweep) and sweep <= self.burn_in
 
     def may_rest(self, sweep: int) -> bool:
         """Whether rows outside the region may keep their values."""
         return self.rest_every > 1 and not self.is_full(sweep) and sweep <= self.burn_in
 
     def draws_rest(self, sweep: int) -> bool:
-        """Whether the sweep draws the rows outside the region, although this has not changed."""
-        since = self._since_turn(sweep)
-        return since > 0 and since % self.rest_every == 0
+        """Whether the sweep draws the rows outside the region."""
+        return self._since_full(sweep) % self.rest_every == 0
 
     def moves_nodes(self, sweep: int) -> bool:
         """Whether the sweep moves the nodes of the mesh."""
         return self.nodes_every > 0 and sweep % self.nodes_every == 0
 
-    def _since_turn(self, sweep: int) -> int:
+    def _since_full(self, sweep: int) -> int:
         return (sweep - 1) % self.full_every
 
 

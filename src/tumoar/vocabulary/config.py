@@ -73,11 +73,8 @@ class GibbsConfig(Settings):
     burn_in: Count = Field(200, ge=0, le=MOST)  # section 3.3
     samples: Count = Field(50, ge=1, le=255)  # section 3.3; votes are counted in bytes
     # Every n-th sweep draws tumor in the whole brain; the others draw it within 5 mm of voxels whose
-    # probability of tumor exceeded 1e-5 in the last sweep that determined this region.
+    # probability of tumor exceeded 1e-5 in the last full sweep.
     full_every: Count = Field(10, ge=1, le=MOST)
-    # During the burn-in, only every n-th of these draws tumor in the whole brain; the others determine the
-    # region from tumor within it (decision 0031).
-    search_every: Count = Field(4, ge=1, le=MOST)
     # During the burn-in, rows outside that region are drawn in every n-th sweep between full ones, and keep
     # their l and t in the others (decision 0031). 1: drawn in every sweep.
     rest_every: Count = Field(10, ge=1, le=MOST)
@@ -164,7 +161,7 @@ PAPER = Config(
         start="paper",
         early_bias=True,
     ),
-    gibbs=GibbsConfig(full_every=1, search_every=1, rest_every=1, tau=1.0, start="paper"),
+    gibbs=GibbsConfig(full_every=1, rest_every=1, tau=1.0, start="paper"),
     deep_gray=False,
     unspecified="everywhere",
     scatter=12.0,

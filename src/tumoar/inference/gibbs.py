@@ -32,7 +32,7 @@ from tumoar.inference.noise_correlation import estimate_likelihood_exponent
 from tumoar.inference.schedule import Schedule, find_active_region
 from tumoar.inference.tumor_prior import TumorPrior
 from tumoar.model import joint
-from tumoar.model.cavity import RARE, SHARE
+from tumoar.model.cavity import RARE, SHARE, find_blood
 from tumoar.model.conditionals import make_sampler, update_theta
 from tumoar.model.generative import temper_priors
 from tumoar.model.gmm import Moments, Theta
@@ -163,7 +163,9 @@ def initialize_chain(
     else:
         bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
         first = initialize_labels(first, bright, spacing, rng)
-    first = apply_fixed(open_cavity(first, labels), fixed_z, fixed_y, labels)
+    if labels.cavity is not None:
+        first = open_cavity(first, labels, find_blood(fit.labels, case.contrasts, case.D, fit.theta))
+    first = apply_fixed(first, fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
     schedule = Schedule.from_settings(config.gibbs)
     estimated = estimate_likelihood_exponent(volume, fit.labels, first, fit.theta)

@@ -1,17 +1,32 @@
 """A resection cavity in the model: a structure that exists only inside core (decision 0041).
 
 Where y = 1 tissue is core or has been removed. The cavity is a column of π, so that the voxel kernels draw it
-like any structure, and shares the shape prior of y: it is where core was.
+like any structure, and shares the shape prior of y: it is where core was. Its mixture has a component for
+each thing that fills it: fluid, which looks like CSF, air, and blood, which lie at a distance from white
+matter (data/cavity.toml).
 """
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tumoar.model.atlas import Atlas
-from tumoar.vocabulary.labels import add_cavity
+from tumoar.model.bias import field
+from tumoar.model.gmm import Theta
+from tumoar.model.theta_prior import Quadratic, ThetaPrior
+from tumoar.vocabulary.contrasts import Contrast, select_constraints
+from tumoar.vocabulary.labels import LabelTable, add_cavity
+
+Array = npt.NDArray[np.floating]
+Mask = npt.NDArray[np.bool_]
 
 RARE = 0.05
 """Probability of a cavity at nodes of the brain in Algorithm 2."""
@@ -20,7 +35,22 @@ OTHER = 0.1
 becomes the fluid of the cavity."""
 SHARE = 0.3
 """Prior odds of cavity to core in Algorithm 1, where the atlas expects no fluid."""
-FLUID = "CSF"
+WHITE, FLUID = "GWM", "CSF"
+FILLINGS = ("fluid", "air", "blood")
+"""Components of the mixture, in this order; blood is left out without a T1."""
+FLUID_DEVIATION = {"FLAIR": 1.0, "DIR": 1.0, "FLAIR2": 1.0, "other": 0.25}
+"""Standard deviation in log intensity (100 HU in CT) of the fluid in a cavity from CSF, due to protein; more
+where CSF is suppressed to the noise. Assumptions, without measurement."""
+TIES = 10.0
+"""Weight of that prior relative to those of tumor means: it must hold for cavities of some cm³."""
+
+
+class Filling(NamedTuple):
+    """Log intensity (HU in CT) relative to white matter: mean, its deviation between patients, and within."""
+
+    mean: float
+    deviation: float
+    spread: float
 
 
 def open_atlas(atlas: Atlas, *, blood: bool = True) -> Atlas:
@@ -31,3 +61,122 @@ def open_atlas(atlas: Atlas, *, blood: bool = True) -> Atlas:
     factor = np.where(old.trained, 1.0, OTHER)
     alpha = np.hstack([atlas.alpha.astype(np.float64) * factor, RARE * solid])
     return replace(atlas, alpha=alpha / alpha.sum(1, keepdims=True), labels=labels)
+
+
+def open_prior(
+    prior: ThetaPrior, labels: LabelTable, contrasts: Sequence[Contrast], voxels: float
+) -> ThetaPrior:
+    """The prior of θ with what is known of a cavity; that of its means is as strong as `voxels`.
+
+    Covariances of air and blood are expected to be as wide as these are within a patient. Those of tissue are
+    narrow: an empty component would shrink to them, and then no longer find its voxels.
+    """
+    S0, known = prior.S0.copy(), relate_cavity_means(labels, contrasts, voxels)
+    for q, n, filling in _find_fillings(labels, contrasts):
+        S0[q, n, :], S0[q, :, n] = 0, 0
+        S0[q, n, n] = prior.nu0[q] * filling.spread**2
+    if prior.relations is not None:
+        known = Quadratic(known.J + prior.relations.J, known.j + prior.relations.j)
+    return replace(prior, S0=S0, relations=known)
+
+
+def relate_cavity_means(labels: LabelTable, contrasts: Sequence[Contrast], voxels: float) -> Quadratic:
+    """Prior of the means of a cavity: fluid is like CSF, air and blood lie at distances from white matter.
+
+    Blood does not enhance: its distances in T1 and T1c are tied to each other.
+    """
+    Q, N, mixture = labels.Q, len(contrasts), _slice(labels)
+    prior = Quadratic(np.zeros((Q * N, Q * N)), np.zeros(Q * N))
+
+    def tie(row: Array, mean: float, precision: float) -> None:
+        prior.J[...] += precision * np.outer(row, row)
+        prior.j[...] += precision * mean * row
+
+    if labels.has_gmm(FLUID):
+        csf = labels.component_slice(labels.x_named(FLUID))
+        for n, contrast in enumerate(contrasts):
+            deviation = FLUID_DEVIATION.get(contrast.name, FLUID_DEVIATION["other"])
+            tie(_minus(Q, N, mixture.start, csf, n), 0.0, TIES * voxels / deviation**2)
+    if not labels.has_gmm(WHITE):
+        return prior
+    white = labels.component_slice(labels.x_named(WHITE))
+    for q, n, filling in _find_fillings(labels, contrasts):
+        tie(_minus(Q, N, q, white, n), filling.mean, voxels / filling.deviation**2)
+    names = [c.name for c in contrasts]
+    if mixture.stop - mixture.start == len(FILLINGS) and {"T1", "T1c"} <= set(names):
+        t1, t1c = (_minus(Q, N, mixture.stop - 1, white, names.index(name)) for name in ("T1", "T1c"))
+        mean, deviation, _ = _table()["enhancement"]["blood"]
+        tie(t1c - t1, mean, TIES * voxels / deviation**2)
+    return prior
+
+
+def start_fillings(
+    labels: LabelTable, contrasts: Sequence[Contrast], mu: Array, Sigma: Array
+) -> tuple[Array, Array]:
+    """θ⁽⁰⁾ with fluid like CSF; air and blood at their distances from white matter, as wide as these vary."""
+    if labels.cavity is None:
+        return mu, Sigma
+    mu, Sigma, first = mu.copy(), Sigma.copy(), _slice(labels).start
+    if labels.has_gmm(FLUID):
+        csf = labels.component_slice(labels.x_named(FLUID))
+        mu[first], Sigma[first] = mu[csf].mean(0), Sigma[csf].mean(0)
+    if not labels.has_gmm(WHITE):
+        return mu, Sigma
+    white = mu[labels.component_slice(labels.x_named(WHITE))].mean(0)
+    for q, n, filling in _find_fillings(labels, contrasts):
+        mu[q, n] = white[n] + filling.mean
+        Sigma[q, n, :], Sigma[q, :, n] = 0, 0
+        Sigma[q, n, n] = filling.deviation**2
+    return mu, Sigma
+
+
+def find_blood(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:
+    """(X, Y, Z) True where bias-corrected D is as bright in T1 as blood must be, and hardly brighter in T1c.
+
+    Brightness is relative to white matter. False everywhere in models without blood.
+    """
+    names, q = [c.name for c in contrasts], _slice(labels).stop - 1
+    if "T1" not in names or q != _slice(labels).start + FILLINGS.index("blood"):
+        return np.zeros(D.shape[1:], bool)
+    n = names.index("T1")
+    t1 = np.nan_to_num(D[n] - field(theta.C[n : n + 1], D.shape[1:])[0])
+    out = np.ones(t1.shape, bool)
+    for c in select_constraints(contrasts[n], labels):
+        if c.gmm == labels.gmms[labels.x_of_component[q]].name and c.component == FILLINGS.index("blood"):
+            refs = [theta.mu[labels.component_slice(labels.x_named(r)), n].max() for r in c.refs]
+            out &= t1 >= max(refs) + c.log_offset
+    if "T1c" in names and labels.has_gmm(WHITE):
+        m, white = names.index("T1c"), labels.component_slice(labels.x_named(WHITE))
+        t1c = np.nan_to_num(D[m] - field(theta.C[m : m + 1], D.shape[1:])[0])
+        rise = theta.mu[white, m].mean() - theta.mu[white, n].mean()
+        mean, deviation, spread = _table()["enhancement"]["blood"]
+        out &= t1c - t1 - rise <= mean + np.hypot(deviation, spread)
+    return out
+
+
+def _slice(labels: LabelTable) -> slice:
+    assert labels.cavity is not None
+    return labels.component_slice(int(labels.x_of_l[labels.cavity]))
+
+
+def _find_fillings(labels: LabelTable, contrasts: Sequence[Contrast]) -> Iterator[tuple[int, int, Filling]]:
+    """Component, contrast and distance from white matter of what fills a cavity besides fluid."""
+    mixture = _slice(labels)
+    for q, name in zip(range(mixture.start, mixture.stop), FILLINGS):
+        for n, contrast in enumerate(contrasts):
+            if name in _table() and contrast.name in _table()[name]:
+                yield q, n, _table()[name][contrast.name]
+
+
+def _minus(Q: int, N: int, q: int, tissue: slice, n: int) -> Array:
+    """(Q N,) row that takes the mean of a tissue from the mean of a component in contrast n."""
+    row = np.zeros((Q, N))
+    row[tissue, n] = -1 / (tissue.stop - tissue.start)
+    row[q, n] += 1
+    return row.ravel()
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Filling]]:
+    table = tomllib.loads(files("tumoar").joinpath("data/cavity.toml").read_text(encoding="utf-8"))
+    return {name: {c: Filling(*row) for c, row in rows.items()} for name, rows in table["filling"].items()}

@@ -69,13 +69,17 @@ def find_film(residual: Mask, cavity: Mask, enhancing: Mask, spacing: npt.NDArra
 
     Voxels of the wall hold fluid and tissue, and look like necrosis.
     """
+    return find_wall(residual, cavity, THIN, spacing) & ~enhancing
+
+
+def find_wall(residual: Mask, cavity: Mask, width: float, spacing: npt.NDArray[np.float64]) -> Mask:
+    """(X, Y, Z) residual core within `width` mm of the cavity that is nowhere as thick as that."""
     if not cavity.any():
         return np.zeros(cavity.shape, bool)
     depth = ndimage.distance_transform_edt(np.pad(residual, 1), sampling=spacing)[1:-1, 1:-1, 1:-1]
-    middle = 2 * depth - spacing.min() >= THIN  # 2 * depth is up to a voxel more than the width
-    thick = distance_to(middle, spacing.tolist()) <= max(THIN / 2, float(spacing.max()))
-    at_wall = distance_to(cavity, spacing.tolist()) <= THIN
-    return np.asarray(residual & ~thick & at_wall & ~enhancing)
+    middle = 2 * depth - spacing.min() >= width  # 2 * depth is up to a voxel more than the width
+    thick = distance_to(middle, spacing.tolist()) <= max(width / 2, float(spacing.max()))
+    return np.asarray(residual & ~thick & (distance_to(cavity, spacing.tolist()) <= width))
 
 
 def uses_whole_tumor(gtv: str, core_cm3: float, whole_cm3: float, core_is_identifiable: bool) -> bool:

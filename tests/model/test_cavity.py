@@ -13,6 +13,7 @@ from small_run import CONFIG, MODEL, Memory
 from tumoar.app import pipeline
 from tumoar.app.pipeline import segment
 from tumoar.inference import gibbs, initialise
+from tumoar.inference.fixed import apply_fixed
 from tumoar.inference.initialise import find_enhancing, open_cavity
 from tumoar.model import cavity as model_cavity
 from tumoar.model import joint
@@ -154,6 +155,18 @@ def test_draws_have_the_frequencies_of_the_model():
     assert set(zip(*(v.ravel().tolist() for v in (drawn.l, drawn.z, drawn.y)))) <= allowed
 
 
+def test_a_cavity_gives_way_to_what_the_user_has_fixed():
+    shape, cavity = (4, 1, 1), OPENED.cavity
+    ones = np.ones(shape, np.uint8)
+    first = joint.Labels(np.full(shape, cavity, np.uint8), ones, ones)
+    z = np.array([0, -1, 1, -1], np.int8).reshape(shape)
+    y = np.array([-1, 0, 1, -1], np.int8).reshape(shape)
+    found = apply_fixed(first, z, y, OPENED)
+    assert (found.l == cavity).ravel().tolist() == [False, False, True, True]
+    allowed = set(OPENED.states)
+    assert set(zip(*(v.ravel().tolist() for v in (found.l, found.z, found.y)))) <= allowed
+
+
 @pytest.fixture(scope="module")
 def opened():
     D, cavity, core = small_surgery.remove_core()
@@ -201,11 +214,11 @@ def test_blood_is_as_bright_in_t1_as_in_t1c():
     J = model_cavity.relate_cavity_means(OPENED, contrasts, 80.0).J.reshape(OPENED.Q, 2, OPENED.Q, 2)
     blood = OPENED.component_slice(OPENED.x_named("cavity")).stop - 1
     covariance = np.linalg.inv(J[blood, :, blood])
-    assert covariance[0, 1] / covariance[0, 0] > 0.97
+    assert covariance[0, 1] / covariance[0, 0] > 0.9
 
 
-def test_air_and_blood_stay_wide_without_data():
-    """A narrow prior of tissue would let an empty component shrink, and never find its voxels."""
+def test_air_and_blood_stay_as_wide_as_they_are():
+    """A narrow prior of tissue would let them shrink without data, a weak one widen to what is left over."""
     contrasts = [find_contrast(n) for n in ("T1", "T1c", "T2", "FLAIR")]
     prior = build_theta_prior(
         OPENED, contrasts, np.full(4, 5.0), np.full(4, 0.1), 1e6, np.full(OPENED.X, 30_000.0)
@@ -215,6 +228,9 @@ def test_air_and_blood_stay_wide_without_data():
     deviation = np.sqrt(np.einsum("qnn->qn", opened.S0[q]) / opened.nu0[q, None])
     assert np.allclose(deviation[1:], [[0.5] * 4, [0.15, 0.15, 0.25, 0.25]])
     assert np.array_equal(opened.S0[: q.start + 1], prior.S0[: q.start + 1])
+    assert np.array_equal(opened.nu0[: q.start + 1], prior.nu0[: q.start + 1])
+    widest = (opened.S0[-1] + 20_000 * np.eye(4)) / (opened.nu0[-1] + 20_000)  # 20 cm³ of anything
+    assert widest[0, 0] < 0.2
 
 
 def test_what_is_bright_in_t1_and_does_not_enhance_is_blood():
@@ -224,23 +240,29 @@ def test_what_is_bright_in_t1_and_does_not_enhance_is_blood():
     mu[OPENED.component_slice(OPENED.x_named("GGM"))] = [4.8, 5.8]
     theta = Theta(np.ones(OPENED.Q), mu, np.tile(np.eye(2), (OPENED.Q, 1, 1)), np.zeros((2, 4, 4, 4)))
     values = {"blood": (5.4, 6.4), "enhancing blood": (5.9, 6.4), "tumor": (5.4, 5.8), "white": (5.0, 6.0)}
-    D = np.array(list(values.values())).T.reshape(2, -1, 1, 1)
-    found = model_cavity.find_blood(OPENED, contrasts, D, theta).ravel()
+    D = np.array(list(values.values())).T[..., None, None]
+    D = np.tile(D.repeat(5, 1), (1, 1, 5, 5))  # slabs of five voxels, as 27 are averaged
+    found = model_cavity.find_blood(OPENED, contrasts, D, theta)[2::5, 2, 2]
     assert dict(zip(values, found)) == {name: name == "blood" for name in values}
-    bright = find_enhancing(OPENED, contrasts, D, theta).ravel()
+    bright = find_enhancing(OPENED, contrasts, D, theta)[2::5, 2, 2]
     assert dict(zip(values, bright)) == dict(zip(values, (False, True, True, False)))
     without = add_cavity(LABELS, blood=False)
     assert not model_cavity.find_blood(without, contrasts[:1], D[:1], theta).any()
 
 
-def test_blood_in_the_tumor_starts_as_cavity():
-    shape = (2, 2, 1)
-    z = np.array([1, 1, 0, 0], np.uint8).reshape(shape)
-    blood = np.array([1, 0, 1, 0], bool).reshape(shape)
-    first = open_cavity(joint.Labels(np.ones(shape, np.uint8), z, z * 0), OPENED, blood)
-    assert (first.l == OPENED.cavity).ravel().tolist() == [True, False, False, False]
-    assert first.z.ravel().tolist() == [1, 1, 0, 0]
-    assert first.y.ravel().tolist() == [1, 0, 0, 0]
+def test_where_the_cavity_starts():
+    """Blood in the tumor is added to it; what can be no filling, such as necrosis, becomes core."""
+    shape, cavity = (5, 1, 1), OPENED.cavity
+    l = np.array([1, 1, cavity, cavity, 1], np.uint8).reshape(shape)
+    z = np.array([1, 1, 0, 0, 0], np.uint8).reshape(shape)
+    blood = np.array([1, 0, 0, 0, 1], bool).reshape(shape)
+    filling = np.array([1, 0, 1, 0, 1], bool).reshape(shape)
+    first = open_cavity(joint.Labels(l, z, z * 0), OPENED, filling, blood)
+    assert (first.l == cavity).ravel().tolist() == [True, False, True, False, False]
+    assert first.z.ravel().tolist() == [1, 1, 1, 1, 0]
+    assert first.y.ravel().tolist() == [1, 0, 1, 1, 0]
+    allowed = set(OPENED.states)
+    assert set(zip(*(v.ravel().tolist() for v in (first.l, first.z, first.y)))) <= allowed
 
 
 def test_volumes_fractions_and_masks_of_a_cavity_agree(opened):

@@ -29,6 +29,16 @@ def test_a_cavity_reaches_the_surface_and_is_wide_enough():
     assert not find_closed(np.zeros(SHAPE, bool), BRAIN, SPACING, 0.001).any()
 
 
+def test_air_above_a_level_of_fluid_belongs_to_the_cavity():
+    """Air and fluid are two voxels apart, and only one of them comes near the surface."""
+    y = np.indices(SHAPE)[1]
+    cavity = ball((30, 44, 30), 11) & BRAIN
+    level = (y == 39) | (y == 40)
+    assert not find_closed(cavity & ~level, BRAIN, SPACING, 0.001).any()
+    apart = (y >= 37) & (y <= 42)
+    assert find_closed(cavity & ~apart, BRAIN, SPACING, 0.001)[30, 35, 30]
+
+
 def test_thin_enhancement_along_the_wall_is_told_from_a_nodule_on_it():
     cavity = ball((30, 30, 30), 12)
     shell = ball((30, 30, 30), 14) & ~cavity

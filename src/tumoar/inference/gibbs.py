@@ -32,7 +32,7 @@ from tumoar.inference.noise_correlation import estimate_likelihood_exponent
 from tumoar.inference.schedule import Schedule, find_active_region
 from tumoar.inference.tumor_prior import TumorPrior
 from tumoar.model import joint
-from tumoar.model.cavity import RARE, SHARE, find_blood
+from tumoar.model.cavity import BLOOD_SHARE, RARE, SHARE, find_blood, find_filling
 from tumoar.model.conditionals import make_sampler, update_theta
 from tumoar.model.generative import temper_priors
 from tumoar.model.gmm import Moments, Theta
@@ -154,7 +154,7 @@ def initialize_chain(
         case.grid.voxel_volume,
         config.gem,
     )
-    own = _pack_prior(volume, pi, fit)
+    own = _pack_prior(volume, pi, fit, case)
     fixed_z = extend_to_core(fixed_z, fixed_y)
     first = find_most_probable(fit, volume, with_tumor, config.gem.u)
     rng = np.random.default_rng([seed, 0])
@@ -164,7 +164,8 @@ def initialize_chain(
         bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
         first = initialize_labels(first, bright, spacing, rng)
     if labels.cavity is not None:
-        first = open_cavity(first, labels, find_blood(fit.labels, case.contrasts, case.D, fit.theta))
+        given = (fit.labels, case.contrasts, case.D, fit.theta)
+        first = open_cavity(first, labels, find_filling(*given), find_blood(*given))
     first = apply_fixed(first, fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
     schedule = Schedule.from_settings(config.gibbs)
@@ -184,13 +185,15 @@ def initialize_chain(
     return chain, initialize_state(chain, theta, first, fit.nodes)
 
 
-def _pack_prior(volume: Volume, pi: npt.NDArray[np.float32], fit: Fit) -> Prior:
+def _pack_prior(volume: Volume, pi: npt.NDArray[np.float32], fit: Fit, case: Case) -> Prior:
     """Pack π for the sampler, where the shape priors make a cavity rare; sides and location do not matter."""
     cavity = fit.labels.cavity
     if cavity is None:
         return joint.pack_prior(volume, pi)
+    blood = find_blood(fit.labels, case.contrasts, case.D, fit.theta)
     rare = pi[..., cavity].copy()
-    pi[..., cavity] *= SHARE / RARE / np.maximum(fit.factor.astype(np.float32), 1e-3)
+    odds = np.where(blood, np.float32(BLOOD_SHARE / RARE), np.float32(SHARE / RARE))
+    pi[..., cavity] *= odds / np.maximum(fit.factor.astype(np.float32), 1e-3)
     packed = joint.pack_prior(volume, pi)
     pi[..., cavity] = rare
     return packed

@@ -103,14 +103,13 @@ def initialize_prior(
         sums += pi[x][use[x] == WITH_DATA].sum(0, dtype=np.float64)
     by_mixture = np.asarray(np.bincount(x_of_column, sums, minlength=labels.X), float)
     known = {part: config.tumor_means * mm3 / voxel_mm3 for part, mm3 in tumor_mm3.items()}
-    removed = {"cavity": tumor_mm3["core"]}  # a cavity is as large as the core was
     prior = build_theta_prior(
         labels,
         contrasts,
         mean=seen.mean(1),
         variance=seen.var(1),
         voxels=seen.shape[1],
-        expected=expect_voxels(labels, by_mixture, {**tumor_mm3, **removed}, voxel_mm3),
+        expected=expect_voxels(labels, by_mixture, tumor_mm3, voxel_mm3),
         bending=config.bending,
         relations=relate_tumor_means(labels, contrasts, known) if config.tumor_means > 0 else None,
     )
@@ -261,16 +260,19 @@ def initialize_labels(
     return turn_to_core(joint.Labels(labels.l, labels.z, is_core.astype(np.uint8)), rng)
 
 
-def open_cavity(labels: joint.Labels, table: LabelTable, blood: Mask) -> joint.Labels:
+def open_cavity(labels: joint.Labels, table: LabelTable, filling: Mask, blood: Mask) -> joint.Labels:
     """Make the cavity part of tumor and core, as in the full model; in the simplified one it is neither.
 
-    `blood` in the tumor starts as cavity: where nothing enhances, the single Gaussian of core in the
-    simplified model settles in it.
+    In the simplified model core has a single Gaussian, which is the enhancing part or, where nothing
+    enhances, settles in blood. Necrosis is then taken for fluid, and blood for core. A voxel of the cavity
+    that can be no `filling` therefore starts as core, and `blood` in the tumor as cavity.
     """
     assert table.cavity is not None
-    l = np.where(blood & (labels.z == 1), np.uint8(table.cavity), labels.l)
-    z, y = (np.where(l == table.cavity, np.uint8(1), v) for v in (labels.z, labels.y))
-    return joint.Labels(l, z, y)
+    found = labels.l == table.cavity
+    is_cavity = (found & filling) | (blood & (labels.z == 1))
+    l = np.where(found, np.uint8(np.flatnonzero(table.in_brain)[0]), labels.l)
+    z, y = (np.where(found | is_cavity, np.uint8(1), v) for v in (labels.z, labels.y))
+    return joint.Labels(np.where(is_cavity, np.uint8(table.cavity), l), z, y)
 
 
 def turn_to_core(labels: joint.Labels, rng: np.random.Generator) -> joint.Labels:

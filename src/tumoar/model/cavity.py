@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy import ndimage
 
 from tumoar.model.atlas import Atlas
 from tumoar.model.bias import field
@@ -35,6 +36,10 @@ OTHER = 0.1
 becomes the fluid of the cavity."""
 SHARE = 0.3
 """Prior odds of cavity to core in Algorithm 1, where the atlas expects no fluid."""
+BLOOD_SHARE = 30.0
+"""The same where the images show blood. Each of the three Gaussians of core can become wide enough for it."""
+FIRM = 1e5
+"""Voxels that the prior of the covariances of air and blood is worth: more than a cavity has."""
 WHITE, FLUID = "GWM", "CSF"
 FILLINGS = ("fluid", "air", "blood")
 """Components of the mixture, in this order; blood is left out without a T1."""
@@ -68,16 +73,18 @@ def open_prior(
 ) -> ThetaPrior:
     """The prior of θ with what is known of a cavity; that of its means is as strong as `voxels`.
 
-    Covariances of air and blood are expected to be as wide as these are within a patient. Those of tissue are
-    narrow: an empty component would shrink to them, and then no longer find its voxels.
+    Covariances of air and blood are those within a patient. Otherwise an empty component would shrink to the
+    narrow prior of tissue and no longer find its voxels, or widen to whatever no other component describes.
     """
-    S0, known = prior.S0.copy(), relate_cavity_means(labels, contrasts, voxels)
+    nu0, S0, known = prior.nu0.copy(), prior.S0.copy(), relate_cavity_means(labels, contrasts, voxels)
+    for q in {q for q, *_ in _find_fillings(labels, contrasts)}:
+        nu0[q], S0[q] = prior.nu0[q] + FIRM, S0[q] * (1 + FIRM / prior.nu0[q])
     for q, n, filling in _find_fillings(labels, contrasts):
         S0[q, n, :], S0[q, :, n] = 0, 0
-        S0[q, n, n] = prior.nu0[q] * filling.spread**2
+        S0[q, n, n] = nu0[q] * filling.spread**2
     if prior.relations is not None:
         known = Quadratic(known.J + prior.relations.J, known.j + prior.relations.j)
-    return replace(prior, S0=S0, relations=known)
+    return replace(prior, nu0=nu0, S0=S0, relations=known)
 
 
 def relate_cavity_means(labels: LabelTable, contrasts: Sequence[Contrast], voxels: float) -> Quadratic:
@@ -131,27 +138,72 @@ def start_fillings(
 
 
 def find_blood(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:
-    """(X, Y, Z) True where bias-corrected D is as bright in T1 as blood must be, and hardly brighter in T1c.
+    """(X, Y, Z) True where D is as bright in T1 as blood must be, and hardly brighter in T1c.
 
-    Brightness is relative to white matter. False everywhere in models without blood.
+    Brightness is relative to white matter, and averaged over the 27 voxels around each, because single voxels
+    of any tissue may be as bright; voxels beside such blood need only be bright in T1 themselves. False
+    everywhere in models without blood.
     """
-    names, q = [c.name for c in contrasts], _slice(labels).stop - 1
-    if "T1" not in names or q != _slice(labels).start + FILLINGS.index("blood"):
+    names, mixture, given = [c.name for c in contrasts], _slice(labels), (labels, contrasts, D, theta)
+    if "T1" not in names or mixture.stop - mixture.start < len(FILLINGS):
         return np.zeros(D.shape[1:], bool)
-    n = names.index("T1")
-    t1 = np.nan_to_num(D[n] - field(theta.C[n : n + 1], D.shape[1:])[0])
-    out = np.ones(t1.shape, bool)
-    for c in select_constraints(contrasts[n], labels):
-        if c.gmm == labels.gmms[labels.x_of_component[q]].name and c.component == FILLINGS.index("blood"):
-            refs = [theta.mu[labels.component_slice(labels.x_named(r)), n].max() for r in c.refs]
-            out &= t1 >= max(refs) + c.log_offset
+    out = is_within_bounds("blood", *given, averaged=True)
     if "T1c" in names and labels.has_gmm(WHITE):
-        m, white = names.index("T1c"), labels.component_slice(labels.x_named(WHITE))
-        t1c = np.nan_to_num(D[m] - field(theta.C[m : m + 1], D.shape[1:])[0])
-        rise = theta.mu[white, m].mean() - theta.mu[white, n].mean()
+        white = theta.mu[labels.component_slice(labels.x_named(WHITE))].mean(0)
+        places = [names.index(name) for name in ("T1", "T1c")]
+        t1, t1c = (_correct(D, theta, n, averaged=True) - white[n] for n in places)
         mean, deviation, spread = _table()["enhancement"]["blood"]
-        out &= t1c - t1 - rise <= mean + np.hypot(deviation, spread)
+        out &= t1c - t1 <= mean + np.hypot(deviation, spread)
+    beside = ndimage.binary_dilation(out, np.ones((3, 3, 3)), iterations=2)
+    return np.asarray(out | (beside & is_within_bounds("blood", *given, averaged=False)))
+
+
+def find_filling(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:
+    """(X, Y, Z) True where D, or its average, may be fluid, air or blood by the bounds on their means."""
+    given = (labels, contrasts, D, theta)
+    out = find_blood(*given)
+    for name in FILLINGS[:2]:
+        for averaged in (False, True):
+            out = out | is_within_bounds(name, *given, averaged=averaged)
     return out
+
+
+def is_within_bounds(
+    filling: str,
+    labels: LabelTable,
+    contrasts: Sequence[Contrast],
+    D: Array,
+    theta: Theta,
+    *,
+    averaged: bool,
+) -> Mask:
+    """(X, Y, Z) True where D satisfies the bounds on the mean of what fills a cavity, in all contrasts."""
+    gmm, component = labels.gmms[labels.x_of_component[_slice(labels).start]].name, FILLINGS.index(filling)
+    out = np.ones(D.shape[1:], bool)
+    for n, contrast in enumerate(contrasts):
+        for c in select_constraints(contrast, labels):
+            if (c.gmm, c.component) == (gmm, component):
+                means = theta.mu[:, n]
+                refs = [means[labels.component_slice(labels.x_named(ref))] for ref in c.refs]
+                values = _correct(D, theta, n, averaged=averaged)
+                if c.op == ">=":
+                    out &= values >= max(r.max() for r in refs) + c.log_offset
+                else:
+                    out &= values <= min(r.min() for r in refs) + c.log_offset
+    return out
+
+
+def _correct(D: Array, theta: Theta, n: int, *, averaged: bool) -> Array:
+    """(X, Y, Z) bias-corrected contrast n, which may be averaged over 27 voxels; 0 without data."""
+    values = D[n] - field(theta.C[n : n + 1], D.shape[1:])[0]
+    return _average(values) if averaged else np.nan_to_num(values)
+
+
+def _average(values: Array) -> Array:
+    """(X, Y, Z) mean of each voxel with data and its 26 neighbors; 0 elsewhere."""
+    seen = np.isfinite(values)
+    around = [ndimage.uniform_filter(v.astype(np.float32), 3) for v in (np.where(seen, values, 0), seen)]
+    return np.where(seen, around[0] / np.maximum(around[1], 1 / 27), 0)
 
 
 def _slice(labels: LabelTable) -> slice:

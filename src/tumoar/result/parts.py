@@ -49,9 +49,12 @@ def find_closed(cavity: Mask, brain: Mask, spacing: npt.NDArray[np.float64], vox
     """(X, Y, Z) cavity in parts that no surgeon can have reached, or that are too thin: fluid in a tumor.
 
     A cavity was made from the surface of the brain: one of its voxels lies within `REACH` of it. Its widest
-    place is at least `WIDE` across, and it has at least `LEAST_CAVITY`: others are sulci, or necrosis.
+    place is at least `WIDE` across, and it has at least `LEAST_CAVITY`: others are sulci, or necrosis. Parts
+    less than three voxels apart are one: levels of fluid, blood and air look like neither where they meet.
     """
-    parts, count = ndimage.label(cavity)
+    joined = cavity | ndimage.binary_closing(np.pad(cavity, 2))[2:-2, 2:-2, 2:-2]
+    parts, count = ndimage.label(joined)
+    parts[~cavity] = 0
     if count == 0:
         return np.zeros(cavity.shape, bool)
     filled = ndimage.binary_fill_holes(np.pad(ndimage.binary_closing(brain | cavity, iterations=2), 1))

@@ -296,7 +296,8 @@ def plain():
             (pipeline, "open_atlas"),
             (initialise, "open_prior"),
             (initialise, "find_blood"),
-            (gibbs, "find_blood"),
+            (gibbs, "find_odds"),
+            (gibbs, "find_fillings"),
             (gibbs, "open_cavity"),
         ):
             patch.setattr(module, name, refuse)

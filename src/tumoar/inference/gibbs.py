@@ -32,7 +32,7 @@ from tumoar.inference.noise_correlation import estimate_likelihood_exponent
 from tumoar.inference.schedule import Schedule, find_active_region
 from tumoar.inference.tumor_prior import TumorPrior
 from tumoar.model import joint
-from tumoar.model.cavity import BLOOD_SHARE, RARE, SHARE, find_blood, find_filling
+from tumoar.model.cavity import find_fillings, find_odds
 from tumoar.model.conditionals import make_sampler, update_theta
 from tumoar.model.generative import temper_priors
 from tumoar.model.gmm import Moments, Theta
@@ -171,8 +171,7 @@ def initialize_chain(
         bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
         first = initialize_labels(first, bright, spacing, rng)
     if labels.cavity is not None:
-        given = (fit.labels, case.contrasts, case.D, fit.theta)
-        first = open_cavity(first, labels, find_filling(*given), find_blood(*given))
+        first = open_cavity(first, labels, *find_fillings(fit.labels, case.contrasts, case.D, fit.theta))
     first = apply_fixed(first, fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
     schedule = Schedule.from_settings(config.gibbs)
@@ -197,10 +196,8 @@ def _pack_prior(volume: Volume, pi: npt.NDArray[np.float32], fit: Fit, case: Cas
     cavity = fit.labels.cavity
     if cavity is None:
         return joint.pack_prior(volume, pi)
-    blood = find_blood(fit.labels, case.contrasts, case.D, fit.theta)
     rare = pi[..., cavity].copy()
-    odds = np.where(blood, np.float32(BLOOD_SHARE / RARE), np.float32(SHARE / RARE))
-    pi[..., cavity] *= odds / np.maximum(fit.factor.astype(np.float32), 1e-3)
+    pi[..., cavity] *= find_odds(fit.labels, case.contrasts, case.D, fit.theta, fit.factor)
     packed = joint.pack_prior(volume, pi)
     pi[..., cavity] = rare
     return packed

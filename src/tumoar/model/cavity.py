@@ -158,14 +158,25 @@ def find_blood(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, thet
     return np.asarray(out | (beside & is_within_bounds("blood", *given, averaged=False)))
 
 
-def find_filling(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:
-    """(X, Y, Z) True where D, or its average, may be fluid, air or blood by the bounds on their means."""
-    given = (labels, contrasts, D, theta)
-    out = find_blood(*given)
+def find_fillings(
+    labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta
+) -> tuple[Mask, Mask]:
+    """(X, Y, Z) where D, or its average, may be fluid, air or blood by the bounds on their means; and blood."""
+    blood = find_blood(labels, contrasts, D, theta)
+    out = blood
     for name in FILLINGS[:2]:
         for averaged in (False, True):
-            out = out | is_within_bounds(name, *given, averaged=averaged)
-    return out
+            out = out | is_within_bounds(name, labels, contrasts, D, theta, averaged=averaged)
+    return out, blood
+
+
+def find_odds(
+    labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta, factor: Array
+) -> Array:
+    """(X, Y, Z) what π of a cavity is multiplied by in Algorithm 1; `factor` is that on the prior of tumor."""
+    blood = find_blood(labels, contrasts, D, theta)
+    odds = np.where(blood, np.float32(BLOOD_SHARE / RARE), np.float32(SHARE / RARE))
+    return np.asarray(odds / np.maximum(factor.astype(np.float32), 1e-3))
 
 
 def is_within_bounds(

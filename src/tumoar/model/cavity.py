@@ -161,7 +161,7 @@ def find_blood(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, thet
 def find_fillings(
     labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta
 ) -> tuple[Mask, Mask]:
-    """(X, Y, Z) where D, or its average, may be fluid, air or blood by the bounds on their means; and blood."""
+    """(X, Y, Z) where D, or its average, is within the bounds of any filling; and where there is blood."""
     blood = find_blood(labels, contrasts, D, theta)
     out = blood
     for name in FILLINGS[:2]:
@@ -173,7 +173,7 @@ def find_fillings(
 def find_odds(
     labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta, factor: Array
 ) -> Array:
-    """(X, Y, Z) what π of a cavity is multiplied by in Algorithm 1; `factor` is that on the prior of tumor."""
+    """(X, Y, Z) factor on π of a cavity in Algorithm 1; `factor` is that on the prior of tumor."""
     blood = find_blood(labels, contrasts, D, theta)
     odds = np.where(blood, np.float32(BLOOD_SHARE / RARE), np.float32(SHARE / RARE))
     return np.asarray(odds / np.maximum(factor.astype(np.float32), 1e-3))

@@ -84,6 +84,7 @@ def test_settings_that_make_no_sense_are_one_sentence(tmp_path, kind):
         ({"gibbs": {"burn_in": -1}}, "setting gibbs.burn_in"),
         ({"chains": 300}, "setting chains"),
         ({"chains": 6}, "chains times samples must not exceed 255"),
+        ({"postop": True, "tumor": False}, "a resection cavity is not found without tumor"),
     ],
 )
 def test_flags_that_make_no_sense_are_one_sentence(flags, sentence):

@@ -12,10 +12,14 @@ from small_run import CONFIG, MODEL, Memory
 
 from tumoar.app import pipeline
 from tumoar.app.pipeline import segment
-from tumoar.model import joint, tumor_means
+from tumoar.inference import gibbs, initialise
+from tumoar.inference.fixed import apply_fixed
+from tumoar.inference.initialise import find_enhancing, open_cavity
+from tumoar.model import cavity as model_cavity
+from tumoar.model import joint
 from tumoar.model.cavity import RARE, open_atlas
 from tumoar.model.gmm import Theta
-from tumoar.model.theta_prior import build_mean_constraints
+from tumoar.model.theta_prior import build_mean_constraints, build_theta_prior
 from tumoar.numerics.voxels import WITH_DATA
 from tumoar.result import cavity as result_cavity
 from tumoar.result.cavity import find_fluid, review_cavity
@@ -40,7 +44,7 @@ def test_the_table_gets_one_state_and_one_mixture():
         OPENED.x(cavity, 1, 0)
     for state in LABELS.states:
         assert OPENED.x(*state) == LABELS.x(*state)
-    assert add_cavity(LABELS, blood=False).G[-1] == 1
+    assert (OPENED.G[-1], add_cavity(LABELS, blood=False).G[-1]) == (3, 2)
     taken = replace(LABELS, tumor=(replace(LABELS.tumor[0], index=20), LABELS.tumor[1]))
     assert add_cavity(taken).structures[-1].index == 255
     with pytest.raises(ModelFileError, match="duplicate"):
@@ -88,17 +92,31 @@ def test_fluid_is_bound_to_the_side_of_csf_and_blood_is_bright_in_t1():
     q = OPENED.component_slice(OPENED.x_named("cavity"))
     A, b = build_mean_constraints(OPENED, contrasts)
     own = np.abs(A.reshape(-1, OPENED.Q, 4)[:, q]).sum((1, 2)) > 0
-    mu[q] = [[-1, -1, 1, -1], [0.5, 0.5, 0, 0]]
+    mu[q] = [[-1, -1, 1, -1], [-2, -2, -2, -2], [0.5, 0.5, 0, 0]]
     assert (A @ mu.ravel() <= b)[own].all()
     for n, wrong in enumerate((0.5, 0.5, -0.5, 0.5)):
         broken = mu.copy()
         broken[q.start, n] = wrong
         assert not (A @ broken.ravel() <= b)[own].all()
-    broken = mu.copy()
-    broken[q.start + 1, 0] = -0.5
-    assert not (A @ broken.ravel() <= b)[own].all()
-    ours, _ = build_mean_constraints(LABELS, contrasts)
-    assert len(ours) == len(A) - own.sum()
+    for component, n, wrong in ((1, 0, -0.5), (1, 1, -0.5), (1, 2, 1.0), (2, 0, -0.5)):
+        broken = mu.copy()
+        broken[q.start + component, n] = wrong
+        assert not (A @ broken.ravel() <= b)[own].all()
+
+
+def test_core_is_darker_than_blood_in_t1_but_only_after_surgery():
+    contrasts = [find_contrast(n) for n in ("T1", "T1c", "T2", "FLAIR")]
+    (before, _), (after, b) = (build_mean_constraints(table, contrasts) for table in (LABELS, OPENED))
+    core = OPENED.component_slice(OPENED.core)
+    for q in range(core.start, core.stop):
+        mu = np.zeros((OPENED.Q, 4))
+        mu[q, 0] = 0.1  # of T1, above white matter
+        broken = after @ mu.ravel() > b
+        rows = after.reshape(-1, OPENED.Q, 4)[broken & (after.reshape(-1, OPENED.Q, 4)[:, q, 0] == 1)]
+        assert len(rows) == 1
+    cavity = OPENED.component_slice(OPENED.X - 1)
+    of_cavity = np.abs(after.reshape(-1, OPENED.Q, 4)[:, cavity]).sum((1, 2)) > 0
+    assert len(before) == len(after) - of_cavity.sum() - (core.stop - core.start)
 
 
 def test_draws_have_the_frequencies_of_the_model():
@@ -137,6 +155,18 @@ def test_draws_have_the_frequencies_of_the_model():
     assert set(zip(*(v.ravel().tolist() for v in (drawn.l, drawn.z, drawn.y)))) <= allowed
 
 
+def test_a_cavity_gives_way_to_what_the_user_has_fixed():
+    shape, cavity = (4, 1, 1), OPENED.cavity
+    ones = np.ones(shape, np.uint8)
+    first = joint.Labels(np.full(shape, cavity, np.uint8), ones, ones)
+    z = np.array([0, -1, 1, -1], np.int8).reshape(shape)
+    y = np.array([-1, 0, 1, -1], np.int8).reshape(shape)
+    found = apply_fixed(first, z, y, OPENED)
+    assert (found.l == cavity).ravel().tolist() == [False, False, True, True]
+    allowed = set(OPENED.states)
+    assert set(zip(*(v.ravel().tolist() for v in (found.l, found.z, found.y)))) <= allowed
+
+
 @pytest.fixture(scope="module")
 def opened():
     D, cavity, core = small_surgery.remove_core()
@@ -165,20 +195,75 @@ def test_blood_belongs_to_the_cavity():
     assert small_head.dice(found.mask("GTV_residual"), core) > 0.7
 
 
-def test_blood_without_data_stays_where_blood_is():
-    """The prior of means has its maximum over blood at its distance from white matter."""
+def test_air_and_blood_without_data_stay_where_they_are():
+    """The prior of means has its maximum over each at its distance from white matter."""
     contrasts = [find_contrast(n) for n in ("T1", "T1c", "T2", "FLAIR")]
-    relations = tumor_means.relate_tumor_means(OPENED, contrasts, {"core": 80.0, "edema": 80.0})
+    relations = model_cavity.relate_cavity_means(OPENED, contrasts, 80.0)
     J, j = relations.J.reshape(OPENED.Q, 4, -1), relations.j.reshape(OPENED.Q, 4)
     mu = np.zeros((OPENED.Q, 4))
     mu[OPENED.component_slice(OPENED.x_named("GWM"))] = white = np.array([6.2, 6.0, 5.0, 5.5])
-    blood = OPENED.component_slice(OPENED.x_named("cavity")).start + 1
-    own = J[blood].reshape(4, OPENED.Q, 4)
-    rest = np.einsum("nqm,qm->n", own, mu)
-    at = np.linalg.solve(own[:, blood], j[blood] - rest)
-    offsets = [tumor_means.blood_offsets()[c.name] for c in contrasts]
-    assert np.allclose(at, white + [mean for mean, _ in offsets])
-    assert np.allclose(np.diag(own[:, blood]) ** -0.5, [deviation for _, deviation in offsets])
+    air = OPENED.component_slice(OPENED.x_named("cavity")).start + 1
+    for q, offsets in ((air, [-2.5] * 4), (air + 1, [0.3, 0.3, 0, 0])):
+        own = J[q].reshape(4, OPENED.Q, 4)
+        rest = np.einsum("nqm,qm->n", own, mu)
+        assert np.allclose(np.linalg.solve(own[:, q], j[q] - rest), white + offsets)
+
+
+def test_blood_is_as_bright_in_t1_as_in_t1c():
+    """The tie of both means is stronger than that of either to white matter."""
+    contrasts = [find_contrast(n) for n in ("T1", "T1c")]
+    J = model_cavity.relate_cavity_means(OPENED, contrasts, 80.0).J.reshape(OPENED.Q, 2, OPENED.Q, 2)
+    blood = OPENED.component_slice(OPENED.x_named("cavity")).stop - 1
+    covariance = np.linalg.inv(J[blood, :, blood])
+    assert covariance[0, 1] / covariance[0, 0] > 0.9
+
+
+def test_air_and_blood_stay_as_wide_as_they_are():
+    """A narrow prior of tissue would let them shrink without data, a weak one widen to what is left over."""
+    contrasts = [find_contrast(n) for n in ("T1", "T1c", "T2", "FLAIR")]
+    prior = build_theta_prior(
+        OPENED, contrasts, np.full(4, 5.0), np.full(4, 0.1), 1e6, np.full(OPENED.X, 30_000.0)
+    )
+    opened = model_cavity.open_prior(prior, OPENED, contrasts, 60.0)
+    q = OPENED.component_slice(OPENED.x_named("cavity"))
+    deviation = np.sqrt(np.einsum("qnn->qn", opened.S0[q]) / opened.nu0[q, None])
+    assert np.allclose(deviation[1:], [[0.5] * 4, [0.15, 0.15, 0.25, 0.25]])
+    assert np.array_equal(opened.S0[: q.start + 1], prior.S0[: q.start + 1])
+    assert np.array_equal(opened.nu0[: q.start + 1], prior.nu0[: q.start + 1])
+    widest = (opened.S0[-1] + 20_000 * np.eye(4)) / (opened.nu0[-1] + 20_000)  # 20 cm³ of anything
+    assert widest[0, 0] < 0.2
+
+
+def test_what_is_bright_in_t1_and_does_not_enhance_is_blood():
+    contrasts = [find_contrast(n) for n in ("T1c", "T1")]
+    mu = np.zeros((OPENED.Q, 2))
+    mu[OPENED.component_slice(OPENED.x_named("GWM"))] = [5.0, 6.0]
+    mu[OPENED.component_slice(OPENED.x_named("GGM"))] = [4.8, 5.8]
+    theta = Theta(np.ones(OPENED.Q), mu, np.tile(np.eye(2), (OPENED.Q, 1, 1)), np.zeros((2, 4, 4, 4)))
+    values = {"blood": (5.4, 6.4), "enhancing blood": (5.9, 6.4), "tumor": (5.4, 5.8), "white": (5.0, 6.0)}
+    D = np.array(list(values.values())).T[..., None, None]
+    D = np.tile(D.repeat(5, 1), (1, 1, 5, 5))  # slabs of five voxels, as 27 are averaged
+    found = model_cavity.find_blood(OPENED, contrasts, D, theta)[2::5, 2, 2]
+    assert dict(zip(values, found)) == {name: name == "blood" for name in values}
+    bright = find_enhancing(OPENED, contrasts, D, theta)[2::5, 2, 2]
+    assert dict(zip(values, bright)) == dict(zip(values, (False, True, True, False)))
+    without = add_cavity(LABELS, blood=False)
+    assert not model_cavity.find_blood(without, contrasts[:1], D[:1], theta).any()
+
+
+def test_where_the_cavity_starts():
+    """Blood in the tumor is added to it; what can be no filling, such as necrosis, becomes core."""
+    shape, cavity = (5, 1, 1), OPENED.cavity
+    l = np.array([1, 1, cavity, cavity, 1], np.uint8).reshape(shape)
+    z = np.array([1, 1, 0, 0, 0], np.uint8).reshape(shape)
+    blood = np.array([1, 0, 0, 0, 1], bool).reshape(shape)
+    filling = np.array([1, 0, 1, 0, 1], bool).reshape(shape)
+    first = open_cavity(joint.Labels(l, z, z * 0), OPENED, filling, blood)
+    assert (first.l == cavity).ravel().tolist() == [True, False, True, False, False]
+    assert first.z.ravel().tolist() == [1, 1, 1, 1, 0]
+    assert first.y.ravel().tolist() == [1, 0, 1, 1, 0]
+    allowed = set(OPENED.states)
+    assert set(zip(*(v.ravel().tolist() for v in (first.l, first.z, first.y)))) <= allowed
 
 
 def test_volumes_fractions_and_masks_of_a_cavity_agree(opened):
@@ -209,8 +294,11 @@ def plain():
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
             (pipeline, "open_atlas"),
-            (tumor_means, "_tie_fluid"),
-            (tumor_means, "_tie_blood"),
+            (initialise, "open_prior"),
+            (initialise, "find_blood"),
+            (gibbs, "find_odds"),
+            (gibbs, "find_fillings"),
+            (gibbs, "open_cavity"),
         ):
             patch.setattr(module, name, refuse)
         case = small_surgery.case_of(small_surgery.remove_core()[0])
@@ -267,5 +355,5 @@ def test_what_is_noted(opened, monkeypatch):
     monkeypatch.setattr(result_cavity, "LINEAR", 8.0)
     (note,) = (note for note in review_cavity(found) if note.id == "residual")
     assert note.level == "review"
-    assert note.text.endswith("cm³ is thinner than 8 mm and follows the wall of the cavity")
+    assert note.text.endswith("cm³ is thinner than 8 mm and follows the cavity's wall")
     assert note.action == "it may be due to surgery: check it"

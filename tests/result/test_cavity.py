@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tumoar.result.cavity import find_linear
+from tumoar.result.cavity import LINEAR, find_linear
 from tumoar.result.parts import find_closed, find_film
 
 SHAPE = (60, 60, 60)
@@ -29,14 +29,35 @@ def test_a_cavity_reaches_the_surface_and_is_wide_enough():
     assert not find_closed(np.zeros(SHAPE, bool), BRAIN, SPACING, 0.001).any()
 
 
-def test_thin_enhancement_along_the_wall_is_told_from_a_nodule():
-    cavity = ball((40, 30, 30), 9)
-    wall = ball((40, 30, 30), 11) & ~cavity & (np.indices(SHAPE)[0] < 38)
-    nodule = ball((40, 44, 30), 4) & ~ball((40, 30, 30), 12)
-    far = ball((12, 30, 30), 2)
-    found = find_linear(wall | nodule | far, cavity, SPACING)
-    assert np.array_equal(found, wall)
-    assert not find_linear(wall, np.zeros(SHAPE, bool), SPACING).any()
+def test_air_above_a_level_of_fluid_belongs_to_the_cavity():
+    """Air and fluid are two voxels apart, and only one of them comes near the surface."""
+    y = np.indices(SHAPE)[1]
+    cavity = ball((30, 44, 30), 11) & BRAIN
+    level = (y == 39) | (y == 40)
+    assert not find_closed(cavity & ~level, BRAIN, SPACING, 0.001).any()
+    apart = (y >= 37) & (y <= 42)
+    assert find_closed(cavity & ~apart, BRAIN, SPACING, 0.001)[30, 35, 30]
+
+
+def test_thin_enhancement_along_the_wall_is_told_from_a_nodule_on_it():
+    cavity = ball((30, 30, 30), 12)
+    shell = ball((30, 30, 30), 14) & ~cavity
+    nodule = ball((30, 45, 30), 5) & ~cavity
+    far = ball((8, 30, 30), 2)
+    found = find_linear(shell | nodule | far, cavity, SPACING)
+    near = ball((30, 45, 30), 8)
+    assert np.array_equal(found & ~near, shell & ~near)
+    assert not (found & ball((30, 45, 30), 3)).any()
+    assert not find_linear(shell, np.zeros(SHAPE, bool), SPACING).any()
+    assert not find_linear(nodule, cavity, SPACING).any()  # its edges are thin, but belong to it
+
+
+def test_enhancement_of_five_millimeters_or_more_is_not_thin():
+    x = np.indices((40, 13, 13))[0]
+    cavity = x < 20
+    for width in (1, 3, 4, 5, 7):
+        found = find_linear((x >= 20) & (x < 20 + width), cavity, SPACING)
+        assert found[:, 6, 6].sum() == (width if width < LINEAR else 0)
 
 
 def test_a_film_on_the_wall_counts_as_cavity_but_a_rim_that_enhances_or_a_nodule_does_not():

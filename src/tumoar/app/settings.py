@@ -64,9 +64,13 @@ def resolve(
     if postop:
         table["postop"] = True
     try:
-        return Config.model_validate(table)
+        config = Config.model_validate(table)
     except ValidationError as error:
         raise UsageError("B55", _format_validation_error(error), file=path) from error
+    if config.postop and not config.tumor:
+        do = "omit --postop, or segment tumor too"
+        raise UsageError("B55", "a resection cavity is not found without tumor", file=path, do=do)
+    return config
 
 
 def stamp_settings(method: str | None, config: Config, *, fast: bool = False) -> tuple[str, ...]:

@@ -21,14 +21,18 @@ def extend_to_core(z: Fixed | None, y: Fixed | None) -> Fixed | None:
 
 
 def apply_fixed(labels: Labels, z: Fixed | None, y: Fixed | None, table: LabelTable) -> Labels:
-    """Set z and y to their fixed values, keeping core inside tumor and tumor inside the brain."""
+    """Set z and y to their fixed values; a cavity stays in core, core in tumor, tumor in the brain."""
     if z is None and y is None:
         return labels
     brain = table.in_brain[labels.l]
     new_z = labels.z if z is None else np.where(z >= 0, z, labels.z)
     new_z = (new_z * brain).astype(np.uint8)
     new_y = labels.y if y is None else np.where(y >= 0, y, labels.y)
-    return Labels(labels.l, new_z, (new_y * new_z).astype(np.uint8))
+    new_y = (new_y * new_z).astype(np.uint8)
+    if table.cavity is None:
+        return Labels(labels.l, new_z, new_y)
+    under = np.uint8(np.flatnonzero(table.in_brain)[0])
+    return Labels(np.where((labels.l == table.cavity) & (new_y == 0), under, labels.l), new_z, new_y)
 
 
 def fix_field(field: Field, fixed: Fixed | None) -> Field:

@@ -32,7 +32,7 @@ from tumoar.inference.noise_correlation import estimate_likelihood_exponent
 from tumoar.inference.schedule import Schedule, find_active_region
 from tumoar.inference.tumor_prior import TumorPrior
 from tumoar.model import joint
-from tumoar.model.cavity import RARE, SHARE
+from tumoar.model.cavity import find_fillings, find_odds
 from tumoar.model.conditionals import make_sampler, update_theta
 from tumoar.model.generative import temper_priors
 from tumoar.model.gmm import Moments, Theta
@@ -161,7 +161,7 @@ def initialize_chain(
         case.grid.voxel_volume,
         config.gem,
     )
-    own = _pack_prior(volume, pi, fit)
+    own = _pack_prior(volume, pi, fit, case)
     fixed_z = extend_to_core(fixed_z, fixed_y)
     first = find_most_probable(fit, volume, with_tumor, config.gem.u)
     rng = np.random.default_rng([seed, 0])
@@ -170,7 +170,9 @@ def initialize_chain(
     else:
         bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
         first = initialize_labels(first, bright, spacing, rng)
-    first = apply_fixed(open_cavity(first, labels), fixed_z, fixed_y, labels)
+    if labels.cavity is not None:
+        first = open_cavity(first, labels, *find_fillings(fit.labels, case.contrasts, case.D, fit.theta))
+    first = apply_fixed(first, fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
     schedule = Schedule.from_settings(config.gibbs)
     estimated = estimate_likelihood_exponent(volume, fit.labels, first, fit.theta)
@@ -189,13 +191,13 @@ def initialize_chain(
     return chain, initialize_state(chain, theta, first, fit.nodes)
 
 
-def _pack_prior(volume: Volume, pi: npt.NDArray[np.float32], fit: Fit) -> Prior:
+def _pack_prior(volume: Volume, pi: npt.NDArray[np.float32], fit: Fit, case: Case) -> Prior:
     """Pack π for the sampler, where the shape priors make a cavity rare; sides and location do not matter."""
     cavity = fit.labels.cavity
     if cavity is None:
         return joint.pack_prior(volume, pi)
     rare = pi[..., cavity].copy()
-    pi[..., cavity] *= SHARE / RARE / np.maximum(fit.factor.astype(np.float32), 1e-3)
+    pi[..., cavity] *= find_odds(fit.labels, case.contrasts, case.D, fit.theta, fit.factor)
     packed = joint.pack_prior(volume, pi)
     pi[..., cavity] = rare
     return packed

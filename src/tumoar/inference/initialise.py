@@ -12,10 +12,11 @@ from scipy import ndimage
 from tumoar.geometry.distance import distance_to
 from tumoar.model import joint
 from tumoar.model.bias import field
+from tumoar.model.cavity import find_blood, open_prior, start_fillings
 from tumoar.model.conditionals import Sigma_given
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import WIDTH, ThetaPrior, build_theta_prior, expect_voxels
-from tumoar.model.tumor_means import blood_offsets, relate_tumor_means
+from tumoar.model.tumor_means import relate_tumor_means
 from tumoar.numerics.distributions import ConstrainedNormal
 from tumoar.numerics.voxels import UNUSED, WITH_DATA, WITHOUT_DATA, Groups, Volume
 from tumoar.vocabulary.config import GemConfig
@@ -32,7 +33,7 @@ MARGIN = 10.0
 """Millimeters of background modeled around the head, or around the brain if skull-stripped."""
 GAP = 5.0
 """Millimeters of dilation that close gaps in a rim of core, as thick slices leave them."""
-STARTED_LIKE = {"chiasm": "GWM", "cavity": "CSF"}
+STARTED_LIKE = {"chiasm": "GWM"}
 """Mixtures initialized like another one, because their atlas prior mostly covers neighboring tissue."""
 ENCLOSED = 0.05
 """Fraction of the tumor that core must enclose to count as a rim."""
@@ -102,7 +103,7 @@ def initialize_prior(
         sums += pi[x][use[x] == WITH_DATA].sum(0, dtype=np.float64)
     by_mixture = np.asarray(np.bincount(x_of_column, sums, minlength=labels.X), float)
     known = {part: config.tumor_means * mm3 / voxel_mm3 for part, mm3 in tumor_mm3.items()}
-    return build_theta_prior(
+    prior = build_theta_prior(
         labels,
         contrasts,
         mean=seen.mean(1),
@@ -112,6 +113,10 @@ def initialize_prior(
         bending=config.bending,
         relations=relate_tumor_means(labels, contrasts, known) if config.tumor_means > 0 else None,
     )
+    if labels.cavity is None:
+        return prior
+    weight = GemConfig().tumor_means * tumor_mm3["core"] / voxel_mm3
+    return open_prior(prior, labels, contrasts, weight)
 
 
 def initialize_theta(
@@ -168,6 +173,7 @@ def initialize_theta(
                 mu[q, c] = center[q, c] + contrast.tumor_start[gmm.role] * unit[q, c]
     if learned:
         mu, Sigma = _start_from_medians(labels, contrasts, v, pi, groups, mu, Sigma)
+    mu, Sigma = start_fillings(labels, contrasts, mu, Sigma)
     return replace(alike, mu=_project_means(mu, Sigma, n, prior), Sigma=Sigma)
 
 
@@ -205,15 +211,6 @@ def _start_from_medians(
                 mu[q, n] = white[n] + contrast.tumor_offset[part]
                 Sigma[q, n, :], Sigma[q, :, n] = 0, 0
                 Sigma[q, n, n] = contrast.tumor_spread[part] ** 2
-    if labels.cavity is not None:
-        cavity = labels.component_slice(int(labels.x_of_l[labels.cavity]))
-        for blood in range(cavity.start + 1, cavity.stop):
-            for n, contrast in enumerate(contrasts):
-                if contrast.name in blood_offsets():
-                    offset, spread = blood_offsets()[contrast.name]
-                    mu[blood, n] = white[n] + offset
-                    Sigma[blood, n, :], Sigma[blood, :, n] = 0, 0
-                    Sigma[blood, n, n] = spread**2
     return mu, Sigma
 
 
@@ -230,7 +227,8 @@ def _spread_signs(contrasts: Sequence[Contrast], Sigma: Array) -> Array:
 def find_enhancing(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:
     """(X, Y, Z) True where bias-corrected D satisfies the lower bounds on the mean of enhancing core.
 
-    Uses the contrasts that separate core from edema; True everywhere if there are none.
+    Uses the contrasts that separate core from edema; True everywhere if there are none. Blood in a cavity
+    does not enhance: it is as bright in T1.
     """
     out = np.ones(D.shape[1:], bool)
     for n, contrast in enumerate(contrasts):
@@ -241,7 +239,7 @@ def find_enhancing(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, 
             if c.gmm == "core" and c.op == ">=":
                 refs = [theta.mu[labels.component_slice(labels.x_named(r)), n].max() for r in c.refs]
                 out &= values >= max(refs) + c.log_offset
-    return out
+    return out if labels.cavity is None else out & ~find_blood(labels, contrasts, D, theta)
 
 
 def initialize_labels(
@@ -262,13 +260,19 @@ def initialize_labels(
     return turn_to_core(joint.Labels(labels.l, labels.z, is_core.astype(np.uint8)), rng)
 
 
-def open_cavity(labels: joint.Labels, table: LabelTable) -> joint.Labels:
-    """Make the cavity part of tumor and core, as in the full model; in the simplified one it is neither."""
-    if table.cavity is None:
-        return labels
-    is_cavity = labels.l == table.cavity
-    z, y = (np.where(is_cavity, np.uint8(1), v) for v in (labels.z, labels.y))
-    return joint.Labels(labels.l, z, y)
+def open_cavity(labels: joint.Labels, table: LabelTable, filling: Mask, blood: Mask) -> joint.Labels:
+    """Make the cavity part of tumor and core, as in the full model; in the simplified one it is neither.
+
+    In the simplified model core has a single Gaussian, which is the enhancing part or, where nothing
+    enhances, settles in blood. Necrosis is then taken for fluid, and blood for core. A voxel of the cavity
+    that can be no `filling` therefore starts as core, and `blood` in the tumor as cavity.
+    """
+    assert table.cavity is not None
+    found = labels.l == table.cavity
+    is_cavity = (found & filling) | (blood & (labels.z == 1))
+    l = np.where(found, np.uint8(np.flatnonzero(table.in_brain)[0]), labels.l)
+    z, y = (np.where(found | is_cavity, np.uint8(1), v) for v in (labels.z, labels.y))
+    return joint.Labels(np.where(is_cavity, np.uint8(table.cavity), l), z, y)
 
 
 def turn_to_core(labels: joint.Labels, rng: np.random.Generator) -> joint.Labels:

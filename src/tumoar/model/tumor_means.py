@@ -22,12 +22,7 @@ from tumoar.vocabulary.labels import LabelTable
 
 Array = npt.NDArray[np.floating]
 
-REFERENCE, FLUID = "GWM", "CSF"
-FLUID_DEVIATION = {"FLAIR": 1.0, "DIR": 1.0, "FLAIR2": 1.0, "other": 0.25}
-"""Standard deviation in log intensity (100 HU in CT) of the fluid in a cavity from CSF, due to protein; more
-where CSF is suppressed to the noise. Assumptions, without measurement."""
-TIES = 10.0
-"""Weight of that prior relative to those of tumor means: it must hold for cavities of some cm³."""
+REFERENCE = "GWM"
 
 
 def relate_tumor_means(
@@ -57,53 +52,7 @@ def relate_tumor_means(
         precision = voxels[part] * np.linalg.inv(covariance)
         J += K.T @ precision @ K
         j += K.T @ precision @ mean
-    if labels.cavity is not None:
-        for tie in (_tie_fluid(labels, contrasts, voxels["core"]), _tie_blood(labels, contrasts)):
-            J += tie.J
-            j += tie.j
     return Quadratic(J, j)
-
-
-def _tie_fluid(labels: LabelTable, contrasts: Sequence[Contrast], voxels: float) -> Quadratic:
-    """Prior that the fluid of a cavity, its first component, looks like CSF in every contrast."""
-    Q, N = labels.Q, len(contrasts)
-    J, j = np.zeros((Q * N, Q * N)), np.zeros(Q * N)
-    if not labels.has_gmm(FLUID):
-        return Quadratic(J, j)
-    first = labels.component_slice(int(labels.x_of_l[labels.cavity])).start
-    csf = labels.component_slice(labels.x_named(FLUID))
-    for n in range(N):
-        row = np.zeros((Q, N))
-        row[first, n] = 1
-        row[csf, n] = -1 / (csf.stop - csf.start)
-        deviation = FLUID_DEVIATION.get(contrasts[n].name, FLUID_DEVIATION["other"])
-        J += voxels * TIES / deviation**2 * np.outer(row.ravel(), row.ravel())
-    return Quadratic(J, j)
-
-
-def _tie_blood(labels: LabelTable, contrasts: Sequence[Contrast]) -> Quadratic:
-    """Prior of blood in a cavity, its second component, relative to white matter."""
-    Q, N = labels.Q, len(contrasts)
-    J, j = np.zeros((Q * N, Q * N)), np.zeros(Q * N)
-    own = labels.component_slice(int(labels.x_of_l[labels.cavity]))
-    white = labels.component_slice(labels.x_named(REFERENCE))
-    for n, contrast in enumerate(contrasts):
-        if own.stop - own.start < 2 or contrast.name not in blood_offsets():
-            continue
-        mean, deviation = blood_offsets()[contrast.name]
-        row = np.zeros((Q, N))
-        row[own.start + 1, n] = 1
-        row[white, n] = -1 / (white.stop - white.start)
-        J += np.outer(row.ravel(), row.ravel()) / deviation**2
-        j += row.ravel() * mean / deviation**2
-    return Quadratic(J, j)
-
-
-@cache
-def blood_offsets() -> Mapping[str, tuple[float, float]]:
-    """Distance of blood in a cavity from white matter in log intensity, and its deviation, by contrast."""
-    table = tomllib.loads(files("tumoar").joinpath("data/cavity.toml").read_text(encoding="utf-8"))
-    return {name: (mean, deviation) for name, (mean, deviation) in table["blood"].items()}
 
 
 def _moments(part: str, contrasts: Sequence[Contrast]) -> tuple[Array, Array]:

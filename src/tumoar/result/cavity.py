@@ -8,9 +8,10 @@ from scipy import ndimage as ndi
 
 from tumoar.geometry.distance import distance_to
 from tumoar.model.bias import field
+from tumoar.model.cavity import find_blood
 from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
-from tumoar.result.parts import LEAST_CAVITY, LEAST_CORE, find_closed
+from tumoar.result.parts import LEAST_CAVITY, LEAST_CORE, find_closed, find_wall
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.contrasts import Contrast
 from tumoar.vocabulary.notes import Note
@@ -19,8 +20,6 @@ Mask = npt.NDArray[np.bool_]
 
 LINEAR = 5.0
 """Millimeters below which enhancement along the wall of a cavity may be due to surgery."""
-ALONG = 0.8
-"""Fraction of such enhancement that lies at the wall."""
 SUGGESTED = 2.0
 """cm³ of fluid from which `--postop` is suggested."""
 RIM = 0.15
@@ -47,10 +46,17 @@ def review_cavity(result: Segmentation) -> list[Note]:
         notes.append(Note("residual", text, level="info", where="GTV_residual"))
     thin = float(find_linear(residual, cavity, result.case.grid.spacing).sum()) * cubic
     if thin >= LEAST_CORE:
-        text = f"{thin:.1f} cm³ is thinner than {LINEAR:g} mm and follows the wall of the cavity"
+        whole = float(residual.sum()) * cubic
+        text = f"{thin:.1f} of {whole:.1f} cm³ is thinner than {LINEAR:g} mm and follows the cavity's wall"
         notes.append(
             Note("residual", text, action="it may be due to surgery: check it", where="GTV_residual")
         )
+    fit = result.fit
+    blood = residual & find_blood(fit.labels, result.case.contrasts, result.case.D, fit.theta)
+    bright = float(ndi.binary_opening(blood).sum()) * cubic
+    if bright >= LEAST_CORE:
+        text = f"{bright:.1f} cm³ is as bright in T1 as in T1c"
+        notes.append(Note("residual", text, action="it may be blood: check it", where="GTV_residual"))
     closed = float(result.closed.sum()) * cubic
     if closed >= LEAST_CAVITY:
         text = f"{closed:.1f} cm³ of fluid in the tumor has no way to the surface and counts as tumor"
@@ -62,16 +68,17 @@ def review_cavity(result: Segmentation) -> list[Note]:
 
 
 def find_linear(residual: Mask, cavity: Mask, spacing: npt.NDArray[np.float64]) -> Mask:
-    """Parts of residual tumor that are thinner than `LINEAR` and lie along the wall of the cavity."""
-    parts, count = ndi.label(residual, np.ones((3, 3, 3)))
-    if count == 0 or not cavity.any():
-        return np.zeros(residual.shape, bool)
-    numbers = np.arange(1, count + 1)
-    half_width = ndi.distance_transform_edt(np.pad(residual, 1), sampling=spacing)[1:-1, 1:-1, 1:-1]
-    at_wall = distance_to(cavity, spacing.tolist()) <= LINEAR
-    is_thin = 2 * ndi.maximum(half_width, parts, numbers) <= LINEAR
-    is_thin &= ndi.mean(at_wall, parts, numbers) >= ALONG
-    return np.asarray(np.append(False, is_thin)[parts])
+    """(X, Y, Z) residual tumor along the cavity's wall that is thinner than `LINEAR`.
+
+    Edges of thicker parts, which taper off, do not count.
+    """
+    thin = find_wall(residual, cavity, LINEAR, spacing)
+    thick = residual & ~thin
+    if not (thin.any() and thick.any()):
+        return thin
+    parts, count = ndi.label(thin, np.ones((3, 3, 3)))
+    reach = ndi.maximum(distance_to(thick, spacing.tolist()), parts, np.arange(1, count + 1))
+    return np.asarray(np.append(False, reach > LINEAR)[parts])
 
 
 def _suggest(result: Segmentation) -> list[Note]:

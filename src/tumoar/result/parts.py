@@ -49,9 +49,12 @@ def find_closed(cavity: Mask, brain: Mask, spacing: npt.NDArray[np.float64], vox
     """(X, Y, Z) cavity in parts that no surgeon can have reached, or that are too thin: fluid in a tumor.
 
     A cavity was made from the surface of the brain: one of its voxels lies within `REACH` of it. Its widest
-    place is at least `WIDE` across, and it has at least `LEAST_CAVITY`: others are sulci, or necrosis.
+    place is at least `WIDE` across, and it has at least `LEAST_CAVITY`: others are sulci, or necrosis. Parts
+    less than three voxels apart are one: levels of fluid, blood and air look like neither where they meet.
     """
-    parts, count = ndimage.label(cavity)
+    joined = cavity | ndimage.binary_closing(np.pad(cavity, 2))[2:-2, 2:-2, 2:-2]
+    parts, count = ndimage.label(joined)
+    parts[~cavity] = 0
     if count == 0:
         return np.zeros(cavity.shape, bool)
     filled = ndimage.binary_fill_holes(np.pad(ndimage.binary_closing(brain | cavity, iterations=2), 1))
@@ -69,13 +72,17 @@ def find_film(residual: Mask, cavity: Mask, enhancing: Mask, spacing: npt.NDArra
 
     Voxels of the wall hold fluid and tissue, and look like necrosis.
     """
+    return find_wall(residual, cavity, THIN, spacing) & ~enhancing
+
+
+def find_wall(residual: Mask, cavity: Mask, width: float, spacing: npt.NDArray[np.float64]) -> Mask:
+    """(X, Y, Z) residual core within `width` mm of the cavity that is nowhere as thick as that."""
     if not cavity.any():
         return np.zeros(cavity.shape, bool)
     depth = ndimage.distance_transform_edt(np.pad(residual, 1), sampling=spacing)[1:-1, 1:-1, 1:-1]
-    middle = 2 * depth - spacing.min() >= THIN  # 2 * depth is up to a voxel more than the width
-    thick = distance_to(middle, spacing.tolist()) <= max(THIN / 2, float(spacing.max()))
-    at_wall = distance_to(cavity, spacing.tolist()) <= THIN
-    return np.asarray(residual & ~thick & at_wall & ~enhancing)
+    middle = 2 * depth - spacing.min() >= width  # 2 * depth is up to a voxel more than the width
+    thick = distance_to(middle, spacing.tolist()) <= max(width / 2, float(spacing.max()))
+    return np.asarray(residual & ~thick & (distance_to(cavity, spacing.tolist()) <= width))
 
 
 def uses_whole_tumor(gtv: str, core_cm3: float, whole_cm3: float, core_is_identifiable: bool) -> bool:

@@ -28,7 +28,8 @@ Tissue = Literal["GWM", "GGM", "CSF"]
 class MeanConstraint:
     """mu_gmm >= max(refs) + log_offset, or mu_gmm <= min(refs) + log_offset; `component` None: all.
 
-    `added` marks those of the package that the paper's Table 3 does not have.
+    `added` marks those of the package that the paper's Table 3 does not have. With `beside`, a constraint
+    applies only in models that have this mixture too.
     """
 
     gmm: str
@@ -37,6 +38,7 @@ class MeanConstraint:
     log_offset: float = 0.0
     component: int | None = None
     added: bool = False
+    beside: str | None = None
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def select_constraints(contrast: Contrast, labels: LabelTable) -> tuple[MeanCons
     gmms = {g.name: g.components for g in labels.gmms}
     found = []
     for c in contrast.constraints:
-        refs = tuple(ref for ref in c.refs if ref in gmms)
+        refs = tuple(ref for ref in c.refs if ref in gmms and (c.beside is None or c.beside in gmms))
         if refs and (c.component or 0) < gmms.get(c.gmm, 0):
             found.append(replace(c, refs=refs))
     return tuple(found)
@@ -290,7 +292,7 @@ def _constraint(name: str, row: Any) -> MeanConstraint:
     number, text = (int, float), (str,)
     kinds = {"gmm": text, "op": text, "refs": (list,), "factor": number, "divisor": number}
     row = _table(name, "constraints", row)
-    kinds = {**kinds, "component": (int, str), "added": (bool,)}
+    kinds = {**kinds, "component": (int, str), "added": (bool,), "beside": text}
     _require_keys(name, row, kinds, ("gmm", "op", "refs"))
     factor, divisor = row.get("factor", 1.0), row.get("divisor", 1.0)
     if row["op"] not in (">=", "<="):
@@ -309,6 +311,7 @@ def _constraint(name: str, row: Any) -> MeanConstraint:
         log_offset=math.log(factor / divisor),
         component=None if component == "all" else component,
         added=row.get("added", False),
+        beside=row.get("beside"),
     )
 
 
@@ -347,7 +350,7 @@ def _require_mixtures(contrast: Contrast, labels: LabelTable) -> None:
     labels = labels if labels.cavity is not None else add_cavity(labels)
     gmms = {g.name: g.components for g in labels.gmms}
     for c in contrast.constraints:
-        unknown = sorted({c.gmm, *c.refs} - set(gmms))
+        unknown = sorted({c.gmm, *c.refs, c.beside or c.gmm} - set(gmms))
         if unknown:
             raise _unusable(contrast.name, f"constraint on unknown gmm {_show(unknown[0])}")
         if c.component is not None and not 0 <= c.component < gmms[c.gmm]:

@@ -294,7 +294,7 @@ def default_labels() -> LabelTable:
 
 
 def add_cavity(labels: LabelTable, *, blood: bool = True) -> LabelTable:
-    """The table with a resection cavity (data/cavity.toml); its mixture has a component for `blood`."""
+    """The table with a resection cavity (data/cavity.toml); its mixture ends with a component for `blood`."""
     text = files("tumoar").joinpath("data/cavity.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     gmm, parts, row = Gmm(**table["gmm"]), table["parts"], _structure(table["structure"])
@@ -309,7 +309,7 @@ def add_cavity(labels: LabelTable, *, blood: bool = True) -> LabelTable:
     return replace(
         labels,
         structures=(*labels.structures, row),
-        gmms=(*labels.gmms, gmm if blood else replace(gmm, components=1)),
+        gmms=(*labels.gmms, gmm if blood else replace(gmm, components=gmm.components - 1)),
         organs=tuple(organs),
     )
 

@@ -33,47 +33,80 @@ BRUSH = 10.0
 AIM, WITHIN, SECONDS = 0.95, 5, 10.0
 
 Mask = npt.NDArray[np.bool_]
+Row = dict[str, float]
 
 
-def next_stroke(mask: Mask, reference: Mask, spacing: npt.NDArray[np.float64]) -> tuple[bool, Mask] | None:
-    """Voxels that the user paints next, and whether as inside; None if nothing is wrong."""
-    wrong = mask != reference
+def largest_error(mask: Mask, reference: Mask) -> tuple[bool, Mask] | None:
+    """The largest connected error, and whether it belongs inside; None if nothing is wrong."""
     found = []
     for inside in (True, False):
-        parts, count = ndimage.label(wrong & (reference == inside))
+        parts, count = ndimage.label((mask != reference) & (reference == inside))
         if count:
             sizes = np.bincount(parts.ravel())[1:]
             found.append((int(sizes.max()), inside, parts == 1 + sizes.argmax()))
-    if not found:
-        return None
-    _, inside, part = max(found, key=lambda row: row[0])
+    return max(found, key=lambda row: row[0])[1:] if found else None
+
+
+def widest(part: Mask, spacing: npt.NDArray[np.float64]) -> tuple[int, int]:
+    """Axis and slice in which an error has the largest area."""
     areas = [
-        (part.sum(tuple(a for a in range(3) if a != axis)) * np.prod(np.delete(spacing, axis)))
+        part.sum(tuple(a for a in range(3) if a != axis)) * np.prod(np.delete(spacing, axis))
         for axis in range(3)
     ]
     axis = int(np.argmax([area.max() for area in areas]))
-    at = int(areas[axis].argmax())
+    return axis, int(areas[axis].argmax())
+
+
+def brush(session: Session, mask: Mask, reference: Mask) -> bool:
+    """Paint at the largest error, keeping to its border, with one dab of the brush."""
+    found, spacing = largest_error(mask, reference), session.grid.spacing
+    if found is None:
+        return False
+    inside, part = found
+    axis, at = widest(part, spacing)
     flat, steps = np.take(part, at, axis), np.delete(spacing, axis)
     depth = ndimage.distance_transform_edt(np.pad(flat, 1), sampling=steps)[1:-1, 1:-1]
     middle = np.array(np.unravel_index(depth.argmax(), flat.shape))
     away = np.linalg.norm((np.indices(flat.shape).T - middle) * steps, axis=-1).T
     painted = np.zeros_like(part)
     np.moveaxis(painted, axis, 0)[at] = flat & (away <= BRUSH)
-    return inside, painted
+    session.paint("GTV", inside, np.argwhere(painted))
+    return True
 
 
-def correct(folder: Path, reference: Mask, strokes: int, *, samples: bool) -> list[dict[str, float]]:
+def contour(session: Session, mask: Mask, reference: Mask) -> bool:
+    """Draw the outline in the slice with the largest area of errors, around the largest piece there.
+
+    A slice with no reference is emptied with the tool that cuts out a piece.
+    """
+    wrong = mask != reference
+    if not wrong.any():
+        return False
+    axis, at = widest(wrong, session.grid.spacing)
+    here = np.zeros_like(mask)
+    np.moveaxis(here, axis, 0)[at] = True
+    pieces, count = ndimage.label(here & (mask | reference))
+    errors = np.bincount(pieces[wrong & here], minlength=count + 1)
+    piece = pieces == 1 + errors[1:].argmax()
+    section = np.argwhere(piece & reference)
+    if len(section):
+        session.draw("GTV", section, axis)
+    else:
+        session.paint("GTV", False, np.argwhere(piece & mask))
+    return True
+
+
+USERS = {"brush": brush, "contour": contour}
+
+
+def correct(folder: Path, reference: Mask, strokes: int, user: str, *, samples: bool) -> list[Row]:
     """Dice before and after every stroke, with the seconds and processor seconds of the answer."""
     shutil.rmtree(folder / "review", ignore_errors=True)
     session = Session.open(folder)
-    spacing = session.grid.spacing
-    rows = [{"dice": float(dice(session.mask("GTV"), reference))}]
+    rows: list[Row] = [{"dice": float(dice(session.mask("GTV"), reference))}]
     for _ in range(strokes):
-        stroke = next_stroke(session.mask("GTV"), reference, spacing)
-        if stroke is None:
+        if not USERS[user](session, session.mask("GTV"), reference):
             break
-        inside, painted = stroke
-        session.paint("GTV", inside, np.argwhere(painted))
         begin, busy = time.monotonic(), time.process_time()
         if samples:
             session.sample_again()
@@ -81,13 +114,12 @@ def correct(folder: Path, reference: Mask, strokes: int, *, samples: bool) -> li
         rows.append(
             {
                 "dice": float(dice(mask, reference)),
-                "inside": inside,
-                "painted": int(painted.sum()),
                 "seconds": round(time.monotonic() - begin, 2),
                 "cpu": round(time.process_time() - busy, 2),
             }
         )
-        assert (mask[painted] == inside).all(), "a stroke keeps its own voxels"
+        for stroke in session.strokes[-2:]:
+            assert (mask[tuple(stroke.voxels.T)] == stroke.inside).all() or len(session.strokes) > 2
     shutil.rmtree(folder / "review", ignore_errors=True)
     return rows
 

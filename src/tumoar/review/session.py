@@ -11,8 +11,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from threading import Lock, RLock
 from typing import Any
@@ -30,6 +32,7 @@ from tumoar.result.segmentation import Volume
 from tumoar.result.state import STATE, State, read_state
 from tumoar.result.stored import Stored, volume_of
 from tumoar.review.again import Before, automatic_states, sample_again
+from tumoar.review.contour import around_contour
 from tumoar.review.export import describe_rows, export_dicom, write_reviewed
 from tumoar.review.history import History, read_history
 from tumoar.review.sampled import Saved, follow, load_sampled, save_sampled
@@ -81,7 +84,7 @@ class Session:
 
     @property
     def strokes(self) -> tuple[Stroke, ...]:
-        """Strokes in force, oldest first."""
+        """Strokes in force, oldest first; the two parts of a contour follow each other."""
         return self._strokes(self._history().done)
 
     @property
@@ -138,15 +141,32 @@ class Session:
 
     def paint(self, structure: str, inside: bool, voxels: npt.ArrayLike, who: str = "") -> Stroke:
         """Say that voxels are in a structure, or that they are not."""
+        return self._append(structure, bool(inside), self._checked(voxels), who, lambda masks: ())[0]
+
+    def draw(self, structure: str, voxels: npt.ArrayLike, axis: int, who: str = "") -> tuple[Stroke, ...]:
+        """Say that voxels in one or more slices across an axis are the sections of a structure there."""
         found = self._checked(voxels)
+        outside = lambda masks: (around_contour(found, axis, masks[structure], self.grid),)  # noqa: E731
+        return self._append(structure, True, found, who, outside)
+
+    def _append(
+        self,
+        structure: str,
+        inside: bool,
+        voxels: npt.NDArray[np.int32],
+        who: str,
+        others: Callable[[Mapping[str, Mask]], Iterable[npt.NDArray[np.int32]]],
+    ) -> tuple[Stroke, ...]:
+        """Append a stroke; `others` finds what is its opposite from the outlines as they are then."""
         self._known(structure)
+        initials = who and _initials(who)
         with self._lock, self._record.appending() as record:
             history = self._begin(record)
-            stroke = Stroke(
-                history.strokes + 1, structure, bool(inside), found, who and _initials(who), utc_now()
-            )
-            record.append(to_line(stroke, self.grid.shape))
-            return stroke
+            stroke = Stroke(history.strokes + 1, structure, inside, voxels, initials, utc_now())
+            opposite = others(self._current(history))
+            parts = (stroke, *(replace(stroke, inside=not inside, voxels=v) for v in opposite if len(v)))
+            record.append(to_line(parts, self.grid.shape))
+            return parts
 
     def undo(self) -> None:
         """Take back the last stroke or sampling in force."""
@@ -183,7 +203,7 @@ class Session:
                 line = {
                     "what": "sample",
                     "id": number,
-                    "strokes": [stroke.id for stroke in before.strokes],
+                    "strokes": list(dict.fromkeys(stroke.id for stroke in before.strokes)),
                     "file": path.name,
                     "sha256": digest,
                     "volumes": made.volumes,
@@ -267,7 +287,8 @@ class Session:
         return load_sampled(self.result.folder / REVIEW / str(line["file"]), str(line["sha256"]))
 
     def _strokes(self, lines: Iterable[Mapping[str, Any]]) -> tuple[Stroke, ...]:
-        return tuple(from_line(line, self.grid.shape) for line in lines if line["what"] == "stroke")
+        parts = (from_line(line, self.grid.shape) for line in lines if line["what"] == "stroke")
+        return tuple(chain.from_iterable(parts))
 
     def _before(self, history: History) -> Before:
         """What sampling again begins with."""

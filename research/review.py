@@ -1,13 +1,14 @@
 """A simulated user corrects the GTV of development patients, one stroke at a time.
 
-python research/review.py run [--patients A,B] [--strokes 10] [--quick]
-python research/review.py report [--write PAGE]
+python research/review.py run [--results DIR] [--patients A,B] [--strokes 5] [--quick]
+python research/review.py report [--results DIR] [--write PAGE]
 
-Segment the patients first: `python research/patients.py run review`. The user sees the reference, looks for
-the largest connected error of the GTV, goes to the plane and slice in which it is largest, and paints there
-with a brush of 10 mm radius at its widest place, keeping to the border of the error. Then the tumor is
-sampled again. The same user with nothing but the drawn voxels is the comparison. The figures are kept
-beside the results.
+Segment the patients first: `python research/patients.py run default`. The user sees the reference. One user
+looks for the largest connected error of the GTV and paints there, in the plane and slice in which it is
+largest, with a brush of 10 mm radius at its widest place, keeping to the border of the error. The other draws
+the contour of the GTV in the slice, of any plane, with the largest area of errors. Then the tumor is sampled
+again. The same users with nothing but the drawn voxels are the comparison. Figures are kept beside the
+results as NAME.review.json; patients that have them are not run again.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +29,17 @@ from scipy import ndimage
 from tumoar.io.nifti import read_nifti
 from tumoar.result.scores import dice
 from tumoar.review.session import Session
+from tumoar.review.strokes import group_parts
 
-NAME = "review"
 BRUSH = 10.0
 """Radius of the brush, mm."""
-AIM, WITHIN, SECONDS = 0.95, 5, 10.0
+AIM = 0.95
+DRAWN, SAMPLED = "drawn", "sampled"
+ARMS = {DRAWN: False, SAMPLED: True}
 
 Mask = npt.NDArray[np.bool_]
 Row = dict[str, float]
+Found = dict[str, Any]
 
 
 def largest_error(mask: Mask, reference: Mask) -> tuple[bool, Mask] | None:
@@ -99,40 +105,39 @@ def contour(session: Session, mask: Mask, reference: Mask) -> bool:
 USERS = {"brush": brush, "contour": contour}
 
 
-def correct(folder: Path, reference: Mask, strokes: int, user: str, *, samples: bool) -> list[Row]:
+def correct(result: Path, reference: Mask, strokes: int, user: str, *, samples: bool) -> list[Row]:
     """Dice before and after every stroke, with the seconds and processor seconds of the answer."""
-    shutil.rmtree(folder / "review", ignore_errors=True)
-    session = Session.open(folder)
-    rows: list[Row] = [{"dice": float(dice(session.mask("GTV"), reference))}]
-    for _ in range(strokes):
-        if not USERS[user](session, session.mask("GTV"), reference):
-            break
-        begin, busy = time.monotonic(), time.process_time()
-        if samples:
-            session.sample_again()
-        mask = session.mask("GTV")
-        rows.append(
-            {
-                "dice": float(dice(mask, reference)),
-                "seconds": round(time.monotonic() - begin, 2),
-                "cpu": round(time.process_time() - busy, 2),
-            }
-        )
-        for stroke in session.strokes[-2:]:
-            assert (mask[tuple(stroke.voxels.T)] == stroke.inside).all() or len(session.strokes) > 2
-    shutil.rmtree(folder / "review", ignore_errors=True)
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work) / result.name
+        shutil.copytree(result, folder, ignore=shutil.ignore_patterns("review"))
+        session = Session.open(folder)
+        rows: list[Row] = [{"dice": float(dice(session.mask("GTV"), reference))}]
+        for _ in range(strokes):
+            if not USERS[user](session, session.mask("GTV"), reference):
+                break
+            begin, busy = time.monotonic(), time.process_time()
+            if samples:
+                session.sample_again()
+            mask = session.mask("GTV")
+            seconds, cpu = time.monotonic() - begin, time.process_time() - busy
+            rows.append(
+                {"dice": float(dice(mask, reference)), "seconds": round(seconds, 2), "cpu": round(cpu, 2)}
+            )
+            for stroke in group_parts(session.strokes)[-1]:
+                assert (mask[tuple(stroke.voxels.T)] == stroke.inside).all(), "what was drawn stays"
     return rows
 
 
-def run(patient: Path, folder: Path, strokes: int) -> dict[str, object]:
-    image = read_nifti(patient / "tumor.nii.gz")
-    values = np.asarray(image.data)
+def run(patient: Path, result: Path, strokes: int) -> Found:
+    """All users and arms of a patient."""
+    values = np.asarray(read_nifti(patient / "tumor.nii.gz").data)
     group = group_of(values)
     reference = values > (0 if group == GROUPS[2] else 1)
-    manifest = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    found: dict[str, object] = {"patient": patient.name, "group": group, "stamps": manifest["stamps"]}
-    for name, samples in (("drawn", False), ("sampled", True)):
-        found[name] = correct(folder, reference, strokes, samples=samples)
+    manifest = json.loads((result / "run.json").read_text(encoding="utf-8"))
+    found: Found = {"patient": patient.name, "group": group, "stamps": manifest["stamps"]}
+    for user in USERS:
+        for arm, samples in ARMS.items():
+            found[f"{user}, {arm}"] = correct(result, reference, strokes, user, samples=samples)
     return found
 
 
@@ -141,61 +146,65 @@ def at(rows: list[dict[str, float]], number: int) -> float:
     return rows[min(number, len(rows) - 1)]["dice"]
 
 
-def report(found: list[dict]) -> tuple[list[str], dict[str, float]]:
-    counts = (0, 1, 2, 3, 5, 10)
-    head = " | ".join(f"{n}" for n in counts)
-    lines = [f"| patient | group | arm | {head} | seconds | processor seconds |"]
-    lines.append("|---|---|---|" + "---|" * (len(counts) + 2))
-    for row in found:
-        for name in ("sampled", "drawn"):
-            cells = " | ".join(f"{at(row[name], n):.3f}" for n in counts)
-            clock = [np.median([r[k] for r in row[name][1:]]) for k in ("seconds", "cpu")]
-            fast = " (fast)" if row["stamps"] else ""
-            shown = f"{clock[0]:.1f} | {clock[1]:.1f}" if name == "sampled" else " | "
-            lines.append(f"| {row['patient']}{fast} | {row['group']} | {name} | {cells} | {shown} |")
+def report(found: list[Found]) -> tuple[list[str], dict[str, float]]:
+    """Lines of the page, and figures."""
+    counts = (0, 1, 2, 3, 4, 5)
+    lines = [
+        "| patient | group | user, arm | " + " | ".join(map(str, counts)) + " | processor seconds, most |",
+        "|---" * (len(counts) + 4) + "|",
+    ]
+    names = [f"{user}, {arm}" for user in USERS for arm in ARMS]
     figures = {}
-    for name in ("sampled", "drawn"):
+    for row in found:
+        for name in names:
+            cells = " | ".join(f"{at(row[name], n):.3f}" for n in counts)
+            most = max((r["cpu"] for r in row[name][1:]), default=0)
+            shown = f"{most:.1f}" if name.endswith(SAMPLED) else ""
+            lines.append(f"| {row['patient']} | {row['group']} | {name} | {cells} | {shown} |")
+    for name in names:
         medians = [float(np.median([at(row[name], n) for row in found])) for n in counts]
-        lines.append(
-            f"| **median of {len(found)}** | | {name} | " + " | ".join(f"{m:.3f}" for m in medians) + " | | |"
-        )
-        figures |= {f"{name}_{n}": m for n, m in zip(counts, medians, strict=True)}
-    every = [r["cpu"] for row in found for r in row["sampled"][1:]]
-    figures |= {"cpu_median": float(np.median(every)), "cpu_most": float(np.max(every))}
-    return lines, figures
+        means = [float(np.mean([at(row[name], n) for row in found])) for n in counts]
+        for what, values in (("median", medians), ("mean", means)):
+            cells = " | ".join(f"{v:.3f}" for v in values)
+            lines.append(f"| **{what} of {len(found)}** | | {name} | {cells} | |")
+            figures |= {f"{what} {name} {n}": v for n, v in zip(counts, values, strict=True)}
+    every = [r["cpu"] for row in found for name in names if name.endswith(SAMPLED) for r in row[name][1:]]
+    return lines, figures | {"cpu_median": float(np.median(every)), "cpu_most": float(np.max(every))}
 
 
-def plot(found: list[dict], path: Path) -> None:
+def plot(found: list[Found], path: Path) -> None:
+    """Curves of each patient, and their medians."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-    for name, color in (("drawn", "#e8893f"), ("sampled", "#3c5fa8")):
-        most = max(len(row[name]) for row in found)
-        curves = np.array([[at(row[name], n) for n in range(most)] for row in found])
-        ax.plot(curves.T, color=color, lw=0.7, alpha=0.4)
-        label = {"drawn": "drawn voxels only", "sampled": "sampled again"}[name]
-        ax.plot(np.median(curves, 0), color=color, lw=2.5, label=f"{label}, median of {len(found)}")
-    ax.axhline(AIM, color="#888888", lw=0.8, ls="--")
-    ax.set(xlabel="strokes", ylabel="Dice of the GTV")
-    ax.legend(loc="lower right", frameon=False)
+    fig, axes = plt.subplots(1, len(USERS), figsize=(10, 4), layout="constrained", sharey=True)
+    for ax, user in zip(axes, USERS, strict=True):
+        for arm, color in zip(ARMS, ("#e8893f", "#3c5fa8"), strict=True):
+            rows = [row[f"{user}, {arm}"] for row in found]
+            curves = np.array([[at(row, n) for n in range(max(map(len, rows)))] for row in rows])
+            ax.plot(curves.T, color=color, lw=0.7, alpha=0.4)
+            ax.plot(np.median(curves, 0), color=color, lw=2.5, label=f"{arm}, median of {len(found)}")
+        ax.axhline(AIM, color="#888888", lw=0.8, ls="--")
+        ax.set(xlabel=f"strokes, {user}", ylabel="Dice of the GTV")
+        ax.legend(loc="lower right", frameon=False)
     fig.savefig(path, dpi=110)
 
 
 def main() -> None:
+    """Run the simulated users, or report what was found."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("verb", choices=("run", "report"))
     parser.add_argument("--patients", default="", help="only these, separated by commas")
-    parser.add_argument("--strokes", type=int, default=10)
+    parser.add_argument("--strokes", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one patient, two strokes")
-    parser.add_argument("--results", type=Path, default=RESULTS / NAME, help="folder of the results")
+    parser.add_argument("--results", type=Path, default=RESULTS / "default", help="folder of the results")
     parser.add_argument("--write", type=Path, help="also write the report to this page")
     options = parser.parse_args()
-    chosen = [p for p in patients() if (options.results / p.name / "run.json").exists()]
+    chosen = [p for p in patients() if (options.results / p.name / "state.npz").exists()]
     if options.patients:
         chosen = [p for p in chosen if p.name in options.patients.split(",")]
     if options.quick:
@@ -203,23 +212,22 @@ def main() -> None:
     found = []
     for patient in chosen:
         kept = options.results / f"{patient.name}.review.json"
-        if options.verb == "run":
+        if kept.exists() and not options.quick:
+            found.append(json.loads(kept.read_text(encoding="utf-8")))
+        elif options.verb == "run":
             row = run(patient, options.results / patient.name, options.strokes)
             if not options.quick:
                 kept.write_text(json.dumps(row), encoding="utf-8")
             found.append(row)
-            print(patient.name, *(f"{r['dice']:.3f}" for r in row["sampled"]), flush=True)
-        elif kept.exists():
-            found.append(json.loads(kept.read_text(encoding="utf-8")))
+            dices = [f"{r['dice']:.3f}" for r in row[f"contour, {SAMPLED}"]]
+            print(patient.name, *dices, flush=True)
+    if not found:
+        raise SystemExit(f"no result with a stored state in {options.results}")
     lines, figures = report(found)
     print("\n".join(lines))
     if options.write:
-        begin = (
-            (options.write.read_text(encoding="utf-8").split("| patient |")[0])
-            if options.write.exists()
-            else ""
-        )
-        options.write.write_text(begin + "\n".join(lines) + "\n", encoding="utf-8")
+        page = options.write.read_text(encoding="utf-8") if options.write.exists() else ""
+        options.write.write_text(page.split("| patient |")[0] + "\n".join(lines) + "\n", encoding="utf-8")
         plot(found, PROJECT / "research" / "figures" / "review.png")
     print(json.dumps(figures))
 

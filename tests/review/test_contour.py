@@ -62,7 +62,7 @@ def test_a_contour_is_one_stroke_with_two_parts(tmp_path):
     before = session.mask("GTV")
     axis, index = 2, int(np.argwhere(before)[:, 2].mean())
     low = np.argwhere(before[..., index]).min(0)
-    inside = np.insert(low + [[0, 0], [0, 1], [1, 0], [1, 1]], axis, index, axis=1)
+    inside = np.insert(low + np.array([[0, 0], [0, 1], [1, 0], [1, 1]]), axis, index, axis=1)
     session.draw("GTV", inside, axis, "ABC")
     for some in (session, Session.open(out)):
         mask = some.mask("GTV")

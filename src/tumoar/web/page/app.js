@@ -1,6 +1,6 @@
 // The list of results, and new cases: choose files, see what they are taken for, start, watch.
 
-import { follow, get, put, send } from "./talk.js";
+import { bytes, follow, get, put, send } from "./talk.js";
 import { span } from "./review.js";
 
 const WORDS = { read: "reading", place: "placing the atlas", fit: "fitting", sample: "sampling", write: "writing" };
@@ -48,6 +48,7 @@ export async function openList(given, tell) {
 // ---- results and cases --------------------------------------------------------------------------------------
 
 let last = null;
+const pictures = {};
 
 function filters() {
   const box = el("div", { className: "choice", role: "radiogroup", ariaLabel: "Filter by status" });
@@ -107,8 +108,22 @@ function caseRow(row) {
   const left = progress.left === null ? "" : ` · about ${span(progress.left)} left`;
   const { core, tumor } = progress.figures;
   const sizes = core === undefined ? "" : ` · core ${core.toFixed(1)} cm³, whole tumor ${tumor.toFixed(1)} cm³ in this sample`;
-  box.append(stages, el("progress", { max: 1, value: progress.share, ariaLabel: `progress of ${row.name}` }), el("p", { className: "quiet", textContent: `elapsed ${span(progress.seconds)}${left}${sizes}` }));
+  box.append(stages, el("progress", { max: 1, value: progress.share, ariaLabel: `progress of ${row.name}` }), el("p", { className: "quiet", textContent: `elapsed ${span(progress.seconds)}${left}${sizes}` }), liveSlices(row));
   return box;
+}
+
+// The slices of a case: fetched again when the server has drawn them again.
+function liveSlices({ name, live }) {
+  const known = (pictures[name] ??= { version: null, image: el("img", { className: "live", hidden: true, alt: `Slices of ${name} in progress; the patient's right is on the left` }) });
+  if (live && live !== known.version) {
+    known.version = live;
+    bytes(`/api/cases/${name}/live`).then((png) => {
+      URL.revokeObjectURL(known.image.src);
+      known.image.src = URL.createObjectURL(new Blob([png], { type: "image/png" }));
+      known.image.hidden = false;
+    }, () => (known.version = null));
+  }
+  return known.image;
 }
 
 // ---- a new case ---------------------------------------------------------------------------------------------

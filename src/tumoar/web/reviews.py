@@ -241,9 +241,9 @@ class Reviews:
         self._lock = threading.Lock()
 
     def get(self, key: str, open_it: Callable[[], Review]) -> Review:
-        """The review with this identifier, opened if necessary."""
+        """The review with this identifier, opened if necessary, and again if its result was replaced."""
         with self._lock:
-            if key not in self._open:
+            if key not in self._open or not self._open[key].session.is_current:
                 self._open[key] = open_it()
             return self._open[key]
 

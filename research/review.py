@@ -8,7 +8,7 @@ looks for the largest connected error of the GTV and paints there, in the plane 
 largest, with a brush of 10 mm radius at its widest place, keeping to the border of the error. The other draws
 the contour of the GTV in the slice, of any plane, with the largest area of errors. Then the tumor is sampled
 again. The same users with nothing but the drawn voxels are the comparison. Figures are kept beside the
-results as NAME.review.json; patients that have them are not run again.
+results as NAME.review.json; what is there is not computed again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ def contour(session: Session, mask: Mask, reference: Mask) -> bool:
     return True
 
 
-USERS = {"brush": brush, "contour": contour}
+USERS = {"contour": contour, "brush": brush}
+NAMES = [f"{user}, {arm}" for user in USERS for arm in ARMS]
 
 
 def correct(result: Path, reference: Mask, strokes: int, user: str, *, samples: bool) -> list[Row]:
@@ -128,16 +130,21 @@ def correct(result: Path, reference: Mask, strokes: int, user: str, *, samples: 
     return rows
 
 
-def run(patient: Path, result: Path, strokes: int) -> Found:
-    """All users and arms of a patient."""
+def run(patient: Path, result: Path, strokes: int, users: Sequence[str], kept: Path) -> Found:
+    """All users and arms of a patient that are not in the file `kept`, which is written after each."""
     values = np.asarray(read_nifti(patient / "tumor.nii.gz").data)
     group = group_of(values)
     reference = values > (0 if group == GROUPS[2] else 1)
-    manifest = json.loads((result / "run.json").read_text(encoding="utf-8"))
-    found: Found = {"patient": patient.name, "group": group, "stamps": manifest["stamps"]}
-    for user in USERS:
+    found: Found = {"patient": patient.name, "group": group}
+    if kept.exists():
+        found |= json.loads(kept.read_text(encoding="utf-8"))
+    for user in users:
         for arm, samples in ARMS.items():
-            found[f"{user}, {arm}"] = correct(result, reference, strokes, user, samples=samples)
+            name = f"{user}, {arm}"
+            if name not in found:
+                found[name] = correct(result, reference, strokes, user, samples=samples)
+                kept.write_text(json.dumps(found), encoding="utf-8")
+                print(patient.name, name, *(f"{row['dice']:.3f}" for row in found[name]), flush=True)
     return found
 
 
@@ -153,22 +160,21 @@ def report(found: list[Found]) -> tuple[list[str], dict[str, float]]:
         "| patient | group | user, arm | " + " | ".join(map(str, counts)) + " | processor seconds, most |",
         "|---" * (len(counts) + 4) + "|",
     ]
-    names = [f"{user}, {arm}" for user in USERS for arm in ARMS]
     figures = {}
     for row in found:
-        for name in names:
+        for name in NAMES:
             cells = " | ".join(f"{at(row[name], n):.3f}" for n in counts)
             most = max((r["cpu"] for r in row[name][1:]), default=0)
             shown = f"{most:.1f}" if name.endswith(SAMPLED) else ""
             lines.append(f"| {row['patient']} | {row['group']} | {name} | {cells} | {shown} |")
-    for name in names:
+    for name in NAMES:
         medians = [float(np.median([at(row[name], n) for row in found])) for n in counts]
         means = [float(np.mean([at(row[name], n) for row in found])) for n in counts]
         for what, values in (("median", medians), ("mean", means)):
             cells = " | ".join(f"{v:.3f}" for v in values)
             lines.append(f"| **{what} of {len(found)}** | | {name} | {cells} | |")
             figures |= {f"{what} {name} {n}": v for n, v in zip(counts, values, strict=True)}
-    every = [r["cpu"] for row in found for name in names if name.endswith(SAMPLED) for r in row[name][1:]]
+    every = [r["cpu"] for row in found for name in NAMES if name.endswith(SAMPLED) for r in row[name][1:]]
     return lines, figures | {"cpu_median": float(np.median(every)), "cpu_most": float(np.max(every))}
 
 
@@ -199,6 +205,7 @@ def main() -> None:
     )
     parser.add_argument("verb", choices=("run", "report"))
     parser.add_argument("--patients", default="", help="only these, separated by commas")
+    parser.add_argument("--users", default=",".join(USERS), help="only these, separated by commas")
     parser.add_argument("--strokes", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one patient, two strokes")
     parser.add_argument("--results", type=Path, default=RESULTS / "default", help="folder of the results")
@@ -211,18 +218,14 @@ def main() -> None:
         chosen, options.strokes = chosen[:1], 2
     found = []
     for patient in chosen:
-        kept = options.results / f"{patient.name}.review.json"
-        if kept.exists() and not options.quick:
-            found.append(json.loads(kept.read_text(encoding="utf-8")))
-        elif options.verb == "run":
-            row = run(patient, options.results / patient.name, options.strokes)
-            if not options.quick:
-                kept.write_text(json.dumps(row), encoding="utf-8")
+        kept = options.results / f"{patient.name}{'.quick' if options.quick else ''}.review.json"
+        if options.verb == "run":
+            run(patient, options.results / patient.name, options.strokes, options.users.split(","), kept)
+        row = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+        if all(name in row for name in NAMES):
             found.append(row)
-            dices = [f"{r['dice']:.3f}" for r in row[f"contour, {SAMPLED}"]]
-            print(patient.name, *dices, flush=True)
     if not found:
-        raise SystemExit(f"no result with a stored state in {options.results}")
+        raise SystemExit(f"no patient is complete in {options.results}")
     lines, figures = report(found)
     print("\n".join(lines))
     if options.write:

@@ -89,7 +89,7 @@ def weigh(told: Told, outline: Outline, where: Mask) -> Field:
         seen = np.sort(np.random.default_rng(0).choice(seen, MOST, replace=False))
     kinds = told.ravel()[seen]
     is_in = np.isin(kinds, (PAINTED_IN, LEFT_IN))
-    weights = np.where(kinds <= PAINTED_IN, 1.0, LEFT)
+    weights = np.where(kinds <= PAINTED_IN, 1.0, LEFT).astype(np.float32)
     whiten = _whiten(outline.D.reshape(len(outline.D), -1)[:, seen], is_in)
     examples = _voxels(outline, seen, whiten)
     best = _choose(examples, is_in, weights)
@@ -105,9 +105,7 @@ def weigh(told: Told, outline: Outline, where: Mask) -> Field:
     return out
 
 
-def _choose(
-    examples: Voxels, is_in: npt.NDArray[np.bool_], weights: npt.NDArray[np.float64]
-) -> tuple[float, float] | None:
+def _choose(examples: Voxels, is_in: npt.NDArray[np.bool_], weights: Field) -> tuple[float, float] | None:
     """Width and prior that are expected to set most voxels right; None if the outline is better as it is."""
     far, alike = _compare(examples, examples)
     sides = np.stack([weights * is_in, weights * ~is_in], 1)

@@ -83,6 +83,13 @@ function list(state) {
   part("results").replaceChildren(rows.length ? el("div", { className: "scroll" }, table) : none);
 }
 
+// A refusal of the program without its identifier and file: what is wrong, and what to do.
+function plain(text) {
+  const [what, ...rest] = text.split(" | ");
+  const { found, do: todo } = Object.fromEntries(rest.map((part) => part.split(/: (.*)/s)));
+  return what.replace(/^E\d+-\S+ /, "") + (found ? ` (${found})` : "") + (todo ? `: ${todo}` : "");
+}
+
 function caseRow(row) {
   const box = el("div", { className: "case" });
   const title = el("div", { className: "row" }, el("strong", { textContent: row.name }), el("span", { className: "quiet", textContent: row.contrasts.join(", ") }));
@@ -98,7 +105,7 @@ function caseRow(row) {
   else title.append(button(row.can_continue ? "Continue" : "Start again", act("resume"), { className: "main" }));
   const { progress } = row;
   if (!progress) {
-    const words = { waiting: "Waits for the case before it.", stopped: "Stopped; what was computed is kept.", failed: row.reason };
+    const words = { waiting: "Waits for the case before it.", stopped: "Stopped; what was computed is kept.", failed: plain(row.reason) };
     box.append(el("p", { className: row.state === "failed" ? "bad" : "quiet", textContent: words[row.state] ?? row.state }));
     return box;
   }
@@ -237,7 +244,7 @@ function form({ found, images, contrasts }) {
     const by = (numbers, digits) => (numbers ? numbers.map((n) => Number(n.toFixed(digits))).join(" × ") : "");
     for (const cell of [image.name, by(image.shape, 0), by(image.spacing, 2), image.looks_like + sure]) line.insertCell().append(cell);
     line.insertCell().append(select);
-    for (const text of [image.refused, ...image.notes].filter(Boolean)) {
+    for (const text of [plain(image.refused), ...image.notes].filter(Boolean)) {
       const cell = body.insertRow().insertCell();
       Object.assign(cell, { colSpan: 5, className: image.refused ? "bad" : "quiet", textContent: text });
     }

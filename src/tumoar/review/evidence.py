@@ -3,8 +3,8 @@
 A voxel is most probably what the user said about voxels like it: near it, as deep in the automatic outline
 or as far from it, and as bright in every contrast. Painted voxels, and those beside them in the same slices
 that the user left as they are, are counted with kernels in these three, and the model counts as some more.
-Where the counts contradict the outline, they replace the likelihood ratio of the model; elsewhere the model
-is left as it is. The counts of all strokes add up.
+Where the counts contradict the automatic outline, they replace the likelihood ratio of the model; elsewhere
+the model is left as it is. The counts of all strokes add up.
 
 How far such a conclusion reaches is learned from the strokes: with each width of the kernel of place, every
 seen voxel is predicted from those that are at least as far away. The width that is expected to set most
@@ -27,7 +27,7 @@ Told = npt.NDArray[np.uint8]
 
 NEAR = (2.0, 4.0, 8.0)
 """Standard deviations of the kernel of place, mm, from which one is chosen."""
-PRIORS = (1.0, 4.0, 16.0)
+PRIORS = (0.1, 1.0, 10.0)
 """Voxels that the model counts as, from which one is chosen."""
 DEEP = 1.0
 """Standard deviation of the kernel of depth in the automatic outline, mm."""
@@ -35,8 +35,6 @@ BRIGHT = 1.5
 """Standard deviation of the kernel of brightness, in those of voxels of one kind."""
 LEFT = 0.25
 """Weight of a voxel that was left as it is, beside a painted one."""
-LEAST = 1.0
-"""Nats by which the counts must contradict the outline."""
 DEEPEST = 10.0
 """Millimeters beyond which depths are alike."""
 FAR = 2.5
@@ -50,14 +48,14 @@ UNSEEN, PAINTED_OUT, PAINTED_IN, LEFT_OUT, LEFT_IN = range(5)
 
 @dataclass(frozen=True, eq=False)
 class Outline:
-    """What voxels are compared by: images D (N, X, Y, Z), and depth in the automatic outline, mm.
+    """The automatic outline, and what voxels are compared by: images D (N, X, Y, Z) and depth in it, mm.
 
-    `now` is the outline as it is, and `model` the log-odds that a voxel is in it by its likelihood.
+    `model` is the log-odds that a voxel is in it by its likelihood.
     """
 
     D: Field
     deep: Field
-    now: Mask
+    mask: Mask
     model: Field
     spacing: tuple[float, float, float]
 
@@ -69,7 +67,7 @@ class Voxels:
     place: Array
     look: Array
     model: Array
-    now: npt.NDArray[np.bool_]
+    is_in: npt.NDArray[np.bool_]
 
 
 def depth_in(mask: Mask, spacing: tuple[float, float, float]) -> Field:
@@ -109,7 +107,7 @@ def _choose(examples: Voxels, is_in: npt.NDArray[np.bool_], weights: Field) -> t
     """Width and prior that are expected to set most voxels right; None if the outline is better as it is."""
     far, alike = _compare(examples, examples)
     sides = np.stack([weights * is_in, weights * ~is_in], 1)
-    was_right = examples.now == is_in
+    was_right = examples.is_in == is_in
     best, found = 0.0, None
     for near in NEAR:
         counts = (np.exp(-0.5 * far / near**2) * alike * (far >= near**2)) @ sides
@@ -123,11 +121,10 @@ def _choose(examples: Voxels, is_in: npt.NDArray[np.bool_], weights: Field) -> t
 
 def _contradict(counts: Array, prior: float, voxels: Voxels) -> Array:
     """Log-odds to add: those of the counts instead of the model's, where they contradict the outline."""
-    odds = np.clip(voxels.model, -20, 20)
-    p = 1 / (1 + np.exp(-odds))
+    p = 1 / (1 + np.exp(-np.clip(voxels.model, -20, 20)))
     says = np.log(counts[:, 0] + prior * p) - np.log(counts[:, 1] + prior * (1 - p))
-    sign = np.where(voxels.now, -1, 1)
-    return np.where(sign * says > LEAST, sign * np.maximum(sign * (says - odds), 0), 0)
+    sign = np.where(voxels.is_in, -1, 1)
+    return np.where(sign * says > 0, sign * np.maximum(sign * (says - voxels.model), 0), 0)
 
 
 def _compare(a: Voxels, b: Voxels) -> tuple[Array, Array]:
@@ -148,7 +145,7 @@ def _voxels(outline: Outline, flat: npt.NDArray[np.intp], whiten: Array) -> Voxe
         place.astype(np.float32),
         look.astype(np.float32),
         outline.model.ravel()[flat],
-        outline.now.ravel()[flat],
+        outline.mask.ravel()[flat],
     )
 
 

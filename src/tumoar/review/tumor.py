@@ -75,8 +75,7 @@ def sample_tumor(
     here = look_up(allowed, index, ALL)
     i, j, k = map(float, grid.spacing)
     told_z, told_y = (look_up(t, index, UNSEEN) for t in find_told(strokes, before, table, (i, j, k)))
-    was, now = (look_up(states, index, NONE) for states in (automatic, before))
-    evidence = _find_evidence(scene, state, (told_z, told_y), was, now)
+    evidence = _find_evidence(scene, state, (told_z, told_y), look_up(automatic, index, NONE))
     sampled = sample_region(scene, state, here, evidence, _seed(state, strokes, grid), step)
     after = _update(state, scene, sampled)
     states = _deliver(after, scene, before, allowed, new, grid, table, config)
@@ -109,17 +108,21 @@ def _box_around(new: Sequence[Stroke], state: State, grid: Grid) -> Box | None:
 
 
 def _find_evidence(
-    scene: Scene, state: State, told: Sequence[States], automatic: States, now: States
+    scene: Scene, state: State, told: Sequence[States], automatic: States
 ) -> tuple[Field, Field]:
     """Log-odds of z and of y that strokes add, all in the box of a scene."""
     normal, edema, core = weigh_classes(scene, state)
     i, j, k = map(float, state.grid.spacing)
     D, region = scene.volume.D, scene.region
     odds_z, odds_y = np.logaddexp(core, edema) - normal, core - np.logaddexp(normal, edema)
-    z = Outline(D, depth_in(automatic != NONE, (i, j, k)), now != NONE, odds_z, (i, j, k))
-    has_core, in_core = ((s & (CORE | CAVITY)) > 0 for s in (automatic, now))
-    y = Outline(D, depth_in(has_core, (i, j, k)), in_core, odds_y, (i, j, k))
-    return weigh(told[0], z, region), weigh(told[1], y, region)
+    z, y = (
+        weigh(some, Outline(D, depth_in(mask, (i, j, k)), mask, odds, (i, j, k)), region)
+        for some, mask, odds in (
+            (told[0], automatic != NONE, odds_z),
+            (told[1], (automatic & (CORE | CAVITY)) > 0, odds_y),
+        )
+    )
+    return z, y
 
 
 # ---- the state and its delivery ----------------------------------------------------------------------------

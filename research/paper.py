@@ -24,8 +24,8 @@ HEAD = """\
 # The paper's method
 
 `tumoar segment --method paper`, or `tumoar.segment(…, method="paper")`, runs the method of Agn et al. 2019 to
-the letter: its model, its algorithms and its settings, without what was added since. In a cohort, give it
-after `--`: `tumoar cohort FOLDER -o OUT -- --method paper`. The result is marked with it in the report and
+the letter: its model, its algorithms and its settings, and nothing else. In a cohort, give it after `--`:
+`tumoar cohort RAW OUT participant -- --method paper`. The result is marked with it in the report and in
 `run.json`.
 
 The settings are those of `PAPER` in `src/tumoar/vocabulary/config.py`. `--config FILE` and flags such as

@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
     "src", "tests", "docs", "examples", "recipes", "tools", "hatch_build.py", "pyproject.toml",
-    "requirements.lock", "README.md", "SECURITY.md", "LICENSE", "NOTICE", "CHANGELOG.md",
+    "requirements.lock", "README.md", "SECURITY.md", "CONTRIBUTING.md", "VISION.md", "CITATION.cff",
+    "LICENSE", "NOTICE", "CHANGELOG.md",
 )  # fmt: skip
 
 

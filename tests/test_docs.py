@@ -13,6 +13,7 @@ from tumoar.io.models import SHIPPED, default_model
 from tumoar.model.generative import FULL
 from tumoar.model.theta_prior import WIDTH, build_mean_constraints
 from tumoar.train.atlas import AtlasSettings
+from tumoar.version import __version__
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.contrasts import default_contrasts
 from tumoar.vocabulary.labels import default_labels
@@ -75,6 +76,16 @@ def test_every_path_in_code_font_exists(path):
     named = re.findall(rf"`(?:python )?((?:{'|'.join(FOLDERS)})/[\w./-]*)[` ]", _prose(path))
     missing = [name for name in named if not (ROOT / name).exists()]
     assert [name for name in missing if not re.search("NAME|NNNN", name)] == []
+
+
+def test_the_version_is_the_same_everywhere():
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    version, date = (
+        re.search(rf"^{name}: (\S+)$", citation, re.M)[1] for name in ("version", "date-released")
+    )
+    assert version == __version__
+    assert f"\n## {version} - {date}\n" in changes
 
 
 def test_the_navigation_lists_every_page_once():

@@ -189,6 +189,12 @@ def test_flair2_takes_the_place_of_both(monkeypatch):
     assert [c.name for c in ready.case.contrasts] == ["T1c", "FLAIR2"]
 
 
+def scan():
+    """An image that is no mask."""
+    case = small_head.case()
+    return tumoar.Image(np.nan_to_num(100 * np.exp(case.D[0])).astype(np.int16), case.grid)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -201,6 +207,9 @@ def test_flair2_takes_the_place_of_both(monkeypatch):
         ({"t1c": "x", "structures": "Liver"}, "E2-structures no structure 'Liver'"),
         ({"t1c": "x", "structures": "GTV", "margins": "ctv=3"}, "E2-margins margins need GTV and Brain"),
         ({"t1c": "x", "margins": "ctv=nan"}, "E2-margins margins not usable"),
+        ({"t1c": "x", "tumor": False, "margins": "ctv=3"}, "E2-structures organs only, but margins is about"),
+        ({"t1c": "x", "tumor": False, "fix_tumor": "y"}, "E2-structures organs only, but fix_tumor is about"),
+        ({"t1c": "x", "tumor": False, "postop": True}, "E2-structures organs only, but postop is about"),
         ({"t1c": "x", "samples": 0}, "E2-B55 setting gibbs.samples"),
         ({"t1c": "x", "prior": "magic"}, "E2-B55 setting prior"),
         ({"t1c": "x", "fast": True, "config": CONFIG}, "E2-B55 both fast and a Config given"),
@@ -209,6 +218,8 @@ def test_flair2_takes_the_place_of_both(monkeypatch):
         ({"t1c": "x", "seed": -1}, "E2-options seed is out of range"),
         ({"t1c": "x", "min_volume": float("nan")}, "E2-options min_volume is out of range"),
         ({"t1c": "x", "max_memory": float("inf")}, "E2-options max_memory is out of range"),
+        ({"case": small_head.case(), "fix_tumor": scan()}, "E5-mask not a mask"),
+        ({"case": small_head.case(), "exclude": scan()}, "E5-mask not a mask"),
         ({"case": small_head.case(), "t1c": "x"}, "E2-images both a case and images given"),
         ({"case": small_head.case(), "max_memory": 0.2}, "E10-memory this case needs about"),
         ({"t1c": "x", "output": "/"}, "E2-output the output must be a folder of its own"),

@@ -10,6 +10,8 @@ from scipy import ndimage as ndi
 from small_run import CONFIG, MODEL, Memory, run
 
 from tumoar.app.pipeline import Given
+from tumoar.app.request import Request
+from tumoar.app.segment import check
 from tumoar.geometry.image import Grid
 from tumoar.inference.gem import place_atlas
 from tumoar.inference.tally import Tally
@@ -233,6 +235,8 @@ def test_contrasts_that_cannot_show_tumor_are_refused():
     blind = replace(case, contrasts=(find_contrast("T1"), find_contrast("T2")))
     with pytest.raises(ChannelError, match="E5-B41 these contrasts cannot"):
         run(case=blind)
+    with pytest.raises(ChannelError, match="E5-B41 these contrasts cannot"):
+        check(Request(case=blind))  # the dry run
 
 
 def test_image_with_a_hole_is_refused():

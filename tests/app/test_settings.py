@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tumoar.app.settings import resolve, stamp_method
-from tumoar.vocabulary.config import PAPER, Config, GemConfig, GibbsConfig, Level, Soft
+from tumoar.app.settings import resolve, stamp_settings
+from tumoar.vocabulary.config import FAST, PAPER, Config, GemConfig, GibbsConfig, Level, Soft
 from tumoar.vocabulary.errors import TumoarError, UsageError
 
 NONE = {"fast": False, "tumor": True, "prior": None, "gtv": None, "chains": None, "gibbs": {}}
@@ -190,9 +190,20 @@ def test_any_table_is_a_configuration_or_a_refusal(tmp_path_factory, table):
 def test_a_method_has_its_settings_and_a_mark():
     config = resolve(None, **NONE | {"method": "paper"})
     assert config == PAPER
-    assert stamp_method("paper", config) == ("paper: the method of Agn et al. 2019",)
+    assert stamp_settings("paper", config) == ("paper: the method of Agn et al. 2019",)
     assert resolve(None, **NONE | {"method": "default"}) == Config()
-    assert stamp_method(None, Config()) == stamp_method("default", Config()) == ()
+    assert stamp_settings(None, Config()) == stamp_settings("default", Config()) == ()
+
+
+def test_a_default_run_with_other_settings_is_marked(tmp_path):
+    (fast,) = stamp_settings(None, FAST, fast=True)
+    assert fast == stamp_settings(None, FAST)[0] == "fast: a preview, not the full algorithm"
+    short = resolved(tmp_path, "[gibbs]\nburn_in = 0", gibbs={"samples": 1})
+    assert stamp_settings(None, short) == ("changed: gibbs.burn_in, gibbs.samples",)
+    shorter = resolved(tmp_path, "least_tumor = 0.0", fast=True)
+    assert stamp_settings(None, shorter, fast=True) == (fast, "changed: least_tumor")
+    asked = resolve(None, **NONE | {"tumor": False, "gtv": "flair", "chains": 3})
+    assert stamp_settings(None, asked) == (), "the result shows it"
 
 
 def test_a_file_and_flags_change_a_method_and_the_mark_says_what(tmp_path):
@@ -200,14 +211,14 @@ def test_a_file_and_flags_change_a_method_and_the_mark_says_what(tmp_path):
     config = resolved(tmp_path, text, method="paper", gibbs={"samples": 20})
     assert config.gem == PAPER.gem.model_copy(update={"bending": 0.02})
     assert config.soft_z == PAPER.soft_z.model_copy(update={"strength": 0.75})
-    (stamp,) = stamp_method("paper", config)
+    (stamp,) = stamp_settings("paper", config)
     assert stamp.endswith("2019, except gem.bending, gibbs.samples, least_tumor, soft_z.strength")
     other = resolved(
         tmp_path,
         "[gibbs]\nfull_every = 2\nrest_every = 2\nburn_in = 1\nsamples = 1\ntau = 0.5",
         method="paper",
     )
-    assert stamp_method("paper", other)[0].endswith("gibbs.full_every, gibbs.rest_every and 1 more")
+    assert stamp_settings("paper", other)[0].endswith("gibbs.full_every, gibbs.rest_every and 1 more")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def small(monkeypatch):
     truth = Truth(case.grid, indices, z.astype(bool), y.astype(bool), indices, np.zeros_like(z, bool))
     monkeypatch.setattr(pipeline, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {"gain": 0.5}))
     monkeypatch.setattr("tumoar.io.models.default_model", lambda: MODEL)
-    monkeypatch.setattr("tumoar.vocabulary.config.FAST", CONFIG)
+    monkeypatch.setattr("tumoar.app.settings.FAST", CONFIG)
     monkeypatch.setattr("tumoar.simulate.draw_patient", lambda model, scans, seed: ({}, truth))
     monkeypatch.setattr("tumoar.preprocess.case.build_case", lambda images: case)
 
@@ -35,7 +35,7 @@ def test_a_demo_writes_a_result_and_its_comparison_with_the_truth(tmp_path, capf
     err = capfd.readouterr().err
     assert end.value.code == 0, err
     manifest = read_manifest(tmp_path / "demo")
-    assert manifest["stamps"] == ["demo: a synthetic patient", "fast: fewer sweeps than the default"]
+    assert manifest["stamps"] == ["demo: a synthetic patient", "fast: a preview, not the full algorithm"]
     with open(tmp_path / "demo" / "truth.tsv", encoding="utf-8") as file:
         rows = {row["name"]: row for row in csv.DictReader(file, delimiter="\t")}
     assert float(rows["GTV"]["dice"]) > 0.85

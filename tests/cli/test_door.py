@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ import typer
 import tumoar.cli as cli
 from tumoar.version import __version__
 from tumoar.vocabulary.errors import GeometryError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _run(arguments, capsys):
@@ -38,7 +42,9 @@ def test_doctor_tells_versions_threads_memory_and_model(capsys):
     assert facts["tumoar"] == __version__
     assert facts["threads"]["used"] >= 1
     assert "missing" not in facts["packages"].values()
-    assert {"memory", "model"} <= set(facts)
+    assert "memory" in facts
+    card = (ROOT / "docs" / "model-card.md").read_text("utf-8")
+    assert set(facts["model"]) == set(re.findall(r"^\| [^|]+ \| `([\w.]+)` \| [0-9a-f]{64} \|$", card, re.M))
 
 
 @pytest.fixture
@@ -53,6 +59,23 @@ def app_that(monkeypatch):
         monkeypatch.setattr(cli, "app", app)
 
     return install
+
+
+def test_a_stop_within_compiled_code_is_a_stop_and_no_fault(app_that, capsys):
+    def wrapped(error, times):
+        for _ in range(times):
+            outer = SystemError("<function> returned a result with an exception set")
+            outer.__cause__, error = error, outer
+        return error
+
+    for times in (1, 2):
+        app_that(wrapped(SystemExit(143), times))
+        code, out = _run([], capsys)
+        assert (code, out.err) == (143, "")
+    for fault in (SystemError("something else"), wrapped(ValueError("no stop"), 1)):
+        app_that(fault)
+        code, out = _run([], capsys)
+        assert (code, out.err.split()[0]) == (1, "E1-fault")
 
 
 def test_a_refusal_is_one_sentence_and_its_code(app_that, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import cache
 
 import numpy as np
@@ -160,6 +161,13 @@ def test_a_small_and_the_shipped_model_are_in_order(tmp_path):
     path = tmp_path / "model.npz"
     save_sections(path, whole())
     assert CliRunner().invoke(cli, ["verify", str(path)]).output == "valid: atlas, shape_y, shape_z\n"
+    assert CliRunner().invoke(cli, ["verify"]).output == "valid: atlas, shape_y, shape_z, location\n"
+    about = CliRunner().invoke(cli, ["info"]).output
+    assert "location/frequency: " in about
+    assert re.search("^atlas, heads: .*head_01.*head_18", about, re.M)
+    assert len(re.search("^shape_z, subjects: (.*)$", about, re.M)[1].split(", ")) == 140, (
+        "as on the model card"
+    )
     shipped = default_model()
     about = {"mean_mm3": dict(shipped.tumor_mm3)}
     sections = {

@@ -27,7 +27,7 @@ from tumoar.result.folder import read_manifest
 from tumoar.result.masks import rearrange, same_voxels
 from tumoar.simulate.orders import ORDERS, stored
 from tumoar.vocabulary.errors import GeometryError, IntegrityError
-from tumoar.vocabulary.notes import CONVENTION, Note
+from tumoar.vocabulary.notes import CONVENTION, INCOMPLETE, Note
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_what_an_organ_lacks_goes_with_it_and_leaves_its_dose_unjudged(study):
     out, series = study
     manifest = read_manifest(out)
     note = Note(CONVENTION, "has no cerebellum", level="info", where="Brain")
-    noted = {**manifest, "notes": [*manifest["notes"], note.to_dict()]}
+    noted = with_note(manifest, note)
     grid, _ = grid_of(series["t1c"])
     affine = grid.affine.copy()
     affine[:3, 3] = grid.world([-5, -5, -5])
@@ -74,6 +74,45 @@ def test_what_an_organ_lacks_goes_with_it_and_leaves_its_dose_unjudged(study):
         verdict = _judge_limits([limit], Measured((dosed["Brain"],)), GivenDose(dose), is_own=False)
         assert verdict[0].light == ("gray" if expected else "green")
         assert expected in verdict[0].note
+
+
+def with_note(manifest, note):
+    return {**manifest, "notes": [*manifest["notes"], note.to_dict()]}
+
+
+@pytest.mark.parametrize("id", INCOMPLETE)
+def test_an_organ_that_may_be_incomplete_is_never_within_a_limit(study, id):
+    out, _ = study
+    manifest = read_manifest(out)
+    image = read_nifti(out / "structures" / "Brain.nii.gz")
+    affine = image.grid.affine.copy()
+    affine[:3, 3] = image.grid.world([-5, -5, -5])
+    wide = Grid(tuple(n + 10 for n in image.grid.shape), affine, image.grid.frame)
+    lights = {}
+    for level in ("review", "info"):
+        noted = with_note(manifest, Note(id, "may miss a part", level=level, where="Brain"))
+        for gray in (10.0, 54.5, 60.0):
+            dose = Image(np.full(wide.shape, gray, np.float32), wide)
+            (organ,) = _of_result(out, noted, dose, "Brain")
+            limit = Limit("Brain", "D0.03cc", 54.0, 55.0)
+            (verdict,) = _judge_limits([limit], Measured((organ,)), GivenDose(dose), is_own=False)
+            lights[level, gray] = verdict.light
+            assert ("may miss a part" in verdict.note) == (level == "review")
+            is_above = "what is outlined is above the limit" in verdict.note
+            assert is_above == (level == "review" and gray == 54.5)
+    assert [lights["review", gray] for gray in (10.0, 54.5, 60.0)] == ["gray", "gray", "red"]
+    assert [lights["info", gray] for gray in (10.0, 54.5, 60.0)] == ["green", "amber", "red"]
+
+
+def test_skull_stripped_images_leave_the_doses_of_eyes_unjudged(study):
+    out, _ = study
+    manifest = read_manifest(out)
+    image = read_nifti(out / "structures" / "Eye_L.nii.gz")
+    dose = Image(np.full(image.grid.shape, 10.0, np.float32), image.grid)
+    for stripped in (False, True):
+        found = {d.name: d.lacking for d in _of_result(out, manifest | {"skull_stripped": stripped}, dose)}
+        assert ("do not show it" in found["Eye_L"]) == stripped
+        assert found["Brainstem"] == ""
 
 
 def test_the_very_voxels_are_kept(study):

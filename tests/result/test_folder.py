@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti
 from tumoar.result.folder import Options, add_table, read_manifest, write_result
 from tumoar.result.native import deliver, remove_small_parts
+from tumoar.result.state import read_state
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import IntegrityError, OutputError, UnreadableFileError
 from tumoar.vocabulary.notes import Note
@@ -66,6 +69,20 @@ def test_folder_is_what_the_interface_says(tmp_path, result):
     manifest = read_manifest(out)
     assert manifest["status"] == "OK"
     assert set(manifest["files"]) == names - {"run.json"}
+    page = (Path(__file__).resolve().parents[2] / "docs" / "first-case.md").read_text("utf-8")
+    shown = set(re.findall(r"`([\w.]+)/?`", page.split("## Output")[1].split("\n## ")[0]))
+    assert {name.split("/")[0] for name in names} - {"segmentation.tsv"} <= shown
+
+
+def test_the_pages_on_privacy_say_which_files_hold_images(tmp_path, result):
+    """Only these files have values of the images; the others are labels, votes, tables and transforms."""
+    state = read_state(written(tmp_path / "out", result) / "state.npz")
+    box = tuple(slice(a, a + n) for a, n in zip(state.first, state.D.shape[1:]))
+    has_data = state.use > 0
+    np.testing.assert_allclose(state.D[0][has_data], result.case.D[0][box][has_data], atol=1e-3)
+    root = Path(__file__).resolve().parents[2]
+    for name in ("README.md", "SECURITY.md", "docs/report.md"):
+        assert "`state.npz`" in (root / name).read_text("utf-8"), name
 
 
 def test_values_are_those_of_the_result(tmp_path, result):

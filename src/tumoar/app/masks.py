@@ -9,11 +9,21 @@ from tumoar.app.pipeline import Given
 from tumoar.geometry.image import Case, Image
 from tumoar.geometry.orientation import reorient
 from tumoar.geometry.resample import resample
-from tumoar.vocabulary.errors import GeometryError
+from tumoar.preprocess.quality import is_label_map
+from tumoar.vocabulary.errors import ChannelError, GeometryError
 
 
 def mask_on(image: Image, case: Case, above: float = 0.0) -> npt.NDArray[np.bool_]:
-    """Threshold a mask in the space of the reference, on the grid of the case."""
+    """Threshold a mask in the space of the reference, on the grid of the case; a scan is refused."""
+    values = np.asarray(image.data)
+    if values.dtype != bool and not is_label_map(values):
+        raise ChannelError(
+            "mask",
+            "not a mask",
+            file=image.source,
+            found=f"values from {values.min():g} to {values.max():g}, too many or no whole numbers",
+            do="give 0 outside and 1 inside, and higher values in the core of a tumor",
+        )
     turned, _ = reorient(image)
     mask = np.asarray(turned.data, np.float64) > above
     is_there = resample(mask, turned.grid, case.grid) > 0.5

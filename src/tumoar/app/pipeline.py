@@ -80,6 +80,17 @@ class Given:
     y: Held | None = None
 
 
+def require_tumor_contrast(case: Case, config: Config) -> None:
+    """B41: refuse to segment tumor on contrasts that cannot identify it."""
+    if config.tumor and not tumor_is_constrained(case.contrasts):
+        raise ChannelError(
+            "B41",
+            "these contrasts cannot identify tumor",
+            found=", ".join(c.name for c in case.contrasts),
+            do="add a T1c or a FLAIR, or segment organs only (--no-tumor)",
+        )
+
+
 def segment(
     case: Case,
     model: Model,
@@ -100,13 +111,7 @@ def segment(
     contrast are refused before the fit, or only noted with `trust_contrasts`.
     """
     config, keeper, given = config or Config(), keeper or Nowhere(), given or Given()
-    if config.tumor and not tumor_is_constrained(case.contrasts):
-        raise ChannelError(
-            "B41",
-            "these contrasts cannot identify tumor",
-            found=", ".join(c.name for c in case.contrasts),
-            do="add a T1c or a FLAIR, or segment organs only (--no-tumor)",
-        )
+    require_tumor_contrast(case, config)
     if not config.tumor:
         given = Given(np.zeros(case.grid.shape, np.int8), np.zeros(case.grid.shape, np.int8))
         config = config.model_copy(update={"gem": config.gem.model_copy(update=NO_TUMOR)})

@@ -239,6 +239,8 @@ def summarize(result: Segmentation, notes: Sequence[Note], out: Path, watch: Wat
     for name in (*(tumor if result.config.tumor else ()), *organs):
         if name in rows:
             watch.say(f"{name} {describe_volume(volume_of(rows[name]))}")
+    for stamp in manifest["stamps"]:
+        watch.say(stamp)
     for note in notes:
         watch.say(f"{note.level}: {note}")
     state = status(notes)

@@ -181,6 +181,14 @@ def require_structures(request: Request, table: LabelTable) -> None:
         require_margins(request.structures or known)
 
 
+def require_tumor(request: Request, *, tumor: bool) -> None:
+    """Refuse requests about tumor in a run for organs only."""
+    asked = {"margins": request.targets, "fix_tumor": request.fix_tumor, "postop": request.postop}
+    found = [name for name, value in asked.items() if value not in (None, False)]
+    if found and not tumor:
+        raise UsageError("structures", f"organs only, but {found[0]} is about tumor", do="omit one of them")
+
+
 def _require_type(name: str, value: Any, *kinds: type) -> None:
     if not isinstance(value, kinds):
         names = ", ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)

@@ -14,10 +14,10 @@ from typing import Any
 from tumoar.app.ablation import ablate_contrasts
 from tumoar.app.machine import forecast_gb, limited_threads, require_memory, warm_blas
 from tumoar.app.masks import fix_tumor_from_mask, mask_on
-from tumoar.app.pipeline import Given, place
+from tumoar.app.pipeline import Given, place, require_tumor_contrast
 from tumoar.app.publish import Job, compute, describe, execute, run_key, summarize
-from tumoar.app.request import Request, Source, count_contrasts, require_structures
-from tumoar.app.settings import resolve, stamp_method
+from tumoar.app.request import Request, Source, count_contrasts, require_structures, require_tumor
+from tumoar.app.settings import resolve, stamp_settings
 from tumoar.app.targets import add_margins_to_result
 from tumoar.app.warm import Warming
 from tumoar.app.watch import Listener, Watch, stage
@@ -42,8 +42,6 @@ from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import UsageError
 from tumoar.vocabulary.labels import add_cavity
 from tumoar.vocabulary.notes import Note, needs_review
-
-FAST_STAMP = "fast: a preview, not the full algorithm"
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +124,7 @@ def prepare(request: Request, watch: Watch, kernels: Warming) -> Prepared:
         chains=request.chains,
         gibbs={"samples": request.samples, "burn_in": request.burn_in},
     )
+    require_tumor(request, tumor=config.tumor)
     out = None if request.output is None else absolute(request.output)
     if out is not None:
         require_place(out, request.files, overwrite=request.overwrite)
@@ -140,6 +139,7 @@ def prepare(request: Request, watch: Watch, kernels: Warming) -> Prepared:
         case = assemble(images, request)
     else:
         case = request.case
+    require_tumor_contrast(case, config)
     wants_dicom = request.rtstruct or request.seg
     series = series_among(request.images, case.reference) if wants_dicom else None
     if request.exclude is not None:
@@ -162,7 +162,7 @@ def prepare(request: Request, watch: Watch, kernels: Warming) -> Prepared:
         inputs=request.files,
         digests=digests,
         person=person,
-        stamps=(*request.stamps, *((FAST_STAMP,) if request.fast else stamp_method(request.method, config))),
+        stamps=(*request.stamps, *stamp_settings(request.method, config, fast=request.fast)),
         trust_contrasts=request.trust_contrasts,
         keep_face=request.keep_face,
         case_name=request.named,

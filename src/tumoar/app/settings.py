@@ -12,11 +12,14 @@ from tumoar.io.files import read_toml
 from tumoar.vocabulary.config import FAST, METHODS, Config, GemConfig, GibbsConfig, find_changes
 from tumoar.vocabulary.errors import UsageError, printable
 
+FAST_STAMP = "fast: a preview, not the full algorithm"
 METHOD_STAMPS = {"paper": "the method of Agn et al. 2019"}
 LONGEST = 60
 """Characters of a name or value that a refusal quotes."""
 NAMED = 4
 """Changed settings that a stamp names."""
+SHOWN = {"tumor", "postop", "gtv", "chains"}
+"""Settings that make another result, not another method: structures and notes show them."""
 
 
 def resolve(
@@ -66,14 +69,23 @@ def resolve(
         raise UsageError("B55", _format_validation_error(error), file=path) from error
 
 
-def stamp_method(method: str | None, config: Config) -> tuple[str, ...]:
-    """Mark of a result of another method than the default, with the settings that were changed."""
+def stamp_settings(method: str | None, config: Config, *, fast: bool = False) -> tuple[str, ...]:
+    """Marks of a result that was not made with the default settings, and what was changed."""
     if method is None or method == "default":
-        return ()
+        preview, plain = (
+            [n for n in find_changes(config, base) if n not in SHOWN] for base in (FAST, Config())
+        )
+        fast = fast or not preview
+        changed = preview if fast else plain
+        return (*((FAST_STAMP,) if fast else ()), *((f"changed: {_list(changed)}",) if changed else ()))
     changed = list(find_changes(config, METHODS[method]))
-    more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
-    other = f", except {', '.join(changed[:NAMED])}{more}" if changed else ""
+    other = f", except {_list(changed)}" if changed else ""
     return (f"{method}: {METHOD_STAMPS[method]}{other}",)
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def _merge_tables(table: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from tumoar.cli.report import report
 from tumoar.cli.review import review
 from tumoar.cli.segment import segment
 from tumoar.cli.simulate import simulate
-from tumoar.cli.stop import end_when_stopped
+from tumoar.cli.stop import end_when_stopped, find_stop
 from tumoar.cli.streams import disk_refusal, leave, leave_unread, prepare_streams
 from tumoar.cli.strict import StrictCommand
 from tumoar.cli.train import atlas, prepare
@@ -117,6 +117,9 @@ def _run(arguments: Sequence[str] | None) -> int | str | None:
             ResourceError("memory", "not enough memory", do="close other programs, or use a larger machine")
         )
     except Exception as fault:
+        stop = find_stop(fault)
+        if stop is not None:
+            return stop.code
         if os.environ.get("TUMOAR_DEBUG"):
             raise
         disk = disk_refusal(fault)

@@ -41,7 +41,6 @@ def demo(
     from tumoar.preprocess.case import build_case
     from tumoar.result.folder import add_table
     from tumoar.simulate import Acquisition, draw_patient
-    from tumoar.vocabulary.config import FAST, Config
 
     output = absolute(output)
     require_place(output, overwrite=overwrite)
@@ -56,14 +55,13 @@ def demo(
         request = Request(
             case=build_case(dict(images)),
             model=model,
-            config=FAST if fast else Config(),
+            fast=fast,
             output=output,
             seed=seed,
             resume=not overwrite,
             overwrite=overwrite,
             threads=threads,
-            stamps=("demo: a synthetic patient",)
-            + (("fast: fewer sweeps than the default",) if fast else ()),
+            stamps=("demo: a synthetic patient",),
         )
         outcome = segment(request, watch)
         if outcome.result is not None:

@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+TABLES = ("calibration.json", "tumor_means.toml")
+"""Parts of the model that are tables."""
+
 
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
@@ -103,7 +106,8 @@ def _models() -> dict[str, str]:
     import hashlib
     from importlib.resources import files
 
-    found = (f for f in files("tumoar").joinpath("data").iterdir() if f.name.endswith(".npz"))
+    data = files("tumoar").joinpath("data")
+    found = (f for f in data.iterdir() if f.name.endswith(".npz") or f.name in TABLES)
     return {
         f.name: hashlib.sha256(f.read_bytes()).hexdigest()[:16] for f in sorted(found, key=lambda f: f.name)
     }

@@ -174,8 +174,9 @@ def _judge_limits(
             )
             continue
         verdict = judge(replace(limit, structure=item.name), item.found.dvh, item.found.samples)
-        note = "; ".join(text for text in (verdict.note, item.lacking, *dose.notes) if text)
         is_unknown = dose.is_low or bool(item.lacking)  # dose, or part of the structure, may be missing
+        above = "what is outlined is above the limit" if is_unknown and verdict.light == "amber" else ""
+        note = "; ".join(text for text in (verdict.note, item.lacking, above, *dose.notes) if text)
         light = "gray" if is_unknown and verdict.light != "red" else verdict.light
         verdicts.append(replace(verdict, note=note, light=light))
     if is_own and not any(v.is_matched for v in verdicts):

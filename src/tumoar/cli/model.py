@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,35 +12,43 @@ from tumoar.cli.strict import StrictCommand
 from tumoar.vocabulary.errors import printable
 
 if TYPE_CHECKING:
+    from tumoar.io.store import Section
     from tumoar.model.atlas import Atlas
 
 model = typer.Typer(
     name="model", help="Show, check and import model files.", no_args_is_help=True, rich_markup_mode=None
 )
 
-ModelFile = Annotated[Path, typer.Argument(help="A model file (.npz).", show_default=False)]
+LONGEST = 10_000
+"""Characters of a fact that are shown; the file is not trusted."""
+
+ModelFile = Annotated[
+    Path | None,
+    typer.Argument(help="A model file (.npz); default: the model in the package.", show_default=False),
+]
 
 
 @model.command(cls=StrictCommand)
-def info(path: ModelFile) -> None:
-    """Show the contents of a model file."""
-    from tumoar.io.store import load_sections, section_atlas
+def info(path: ModelFile = None) -> None:
+    """Show the contents of a model file, and what it was made of."""
+    from tumoar.io.store import section_atlas
 
-    sections = load_sections(path)
+    sections, path = _load(path)
     for name, section in sections.items():
         for key, array in section.arrays.items():
             typer.echo(f"{name}/{key}: {'x'.join(map(str, array.shape)) or 'one'} {array.dtype}")
     if "atlas" in sections:
         _describe(section_atlas(sections, path))
+    for name, section in sections.items():
+        _show_provenance(section.card.get("provenance"), name)
 
 
 @model.command(cls=StrictCommand)
-def verify(path: ModelFile) -> None:
+def verify(path: ModelFile = None) -> None:
     """Check a model file: digest, sizes, contents, and a small trial fit."""
     from tumoar.io.models import require_working
-    from tumoar.io.store import load_sections
 
-    sections = load_sections(path)
+    sections, path = _load(path)
     lacking = require_working(sections, path)
     typer.echo(f"valid: {', '.join(sections)}")
     if lacking:
@@ -63,7 +72,24 @@ def import_samseg(
     atlas = read(folder, mesh)
     digest = save_atlas(output, atlas)
     _describe(atlas)
+    _show_provenance(atlas.provenance, "atlas")
     typer.echo(f"written: {printable(output.name)}, SHA-256 {digest}")
+
+
+def _load(path: Path | None) -> tuple[dict[str, Section], Path]:
+    """The sections of a file, or of the files in the package, and a file to name in refusals."""
+    from importlib.resources import as_file, files
+
+    from tumoar.io.models import SHIPPED
+    from tumoar.io.store import load_sections
+
+    if path is not None:
+        return dict(load_sections(path)), path
+    sections: dict[str, Section] = {}
+    for name in SHIPPED:
+        with as_file(files("tumoar").joinpath("data", name)) as file:
+            sections |= load_sections(file)
+    return sections, Path(SHIPPED[0])
 
 
 def _describe(atlas: Atlas) -> None:
@@ -74,6 +100,11 @@ def _describe(atlas: Atlas) -> None:
         f"{size} mm, stiffness {atlas.stiffness:g}"
     )
     typer.echo("labels: " + ", ".join(printable(s.name) for s in atlas.labels.structures))
-    for key, value in atlas.provenance.items():
-        text = printable(str(value))
-        typer.echo(f"{printable(str(key))}: {text if len(text) <= 200 else text[:197] + '...'}")
+
+
+def _show_provenance(provenance: object, section: str) -> None:
+    """What a section was made of: command, subjects, version."""
+    for key, value in provenance.items() if isinstance(provenance, Mapping) else ():
+        text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        text = printable(text[:LONGEST])
+        typer.echo(f"{section}, {printable(str(key)[:LONGEST])}: {text}")

@@ -46,3 +46,11 @@ def end_when_stopped(words: str, *, once: bool = False) -> None:
     for stop in STOPS:
         if stop != signal.SIGHUP or signal.getsignal(stop) != signal.SIG_IGN:  # as under `nohup`
             signal.signal(stop, leave)
+
+
+def find_stop(fault: BaseException) -> SystemExit | None:
+    """The stop inside a SystemError: CPython wraps what is raised while compiled code returns a result."""
+    error: BaseException | None = fault
+    while isinstance(error, SystemError):
+        error = error.__cause__
+    return error if isinstance(error, SystemExit) else None

@@ -41,6 +41,7 @@ from tumoar.vocabulary.errors import (
 )
 
 LEAST_GY, MOST_GY = 5.0, 500.0  # maximum dose of a course: less is a fraction or relative, more is cGy
+UNIT = "check the file; divide a dose in cGy by 100"
 LEAST_OF_ALL_GY = 0.1  # maximum dose of a file declared as a whole course
 MOST_VOXELS = 2**27  # 512 x 512 x 512
 MOST_FRACTIONS = 100
@@ -106,7 +107,7 @@ def load_dose(path: str | Path, *, fractions: int | None = None) -> GivenDose:
     values = _in_gray(found.image, path.name)
     times = fractions or 1
     values *= np.float32(times)
-    _require_range(values, path.name)
+    _require_range(values, path.name, f"is it for one of {times} fractions?" if times > 1 else UNIT)
     is_low = fractions is None and bool(values.max() < LEAST_GY)
     notes = list(found.notes)
     if is_low:
@@ -336,8 +337,12 @@ def _in_gray(image: Image, name: str) -> np.ndarray:
     return values
 
 
-def _require_range(values: np.ndarray, name: str) -> None:
+def _require_range(values: np.ndarray, name: str, do: str = UNIT) -> None:
     if not values.max() <= MOST_GY:
         raise ChannelError(
-            "dose", "dose not in Gy", file=name, found=f"up to {values.max():.0f}", do="divide it by 100"
+            "dose",
+            "dose not in Gy, or no dose",
+            file=name,
+            found=f"up to {values.max():.0f}",
+            do=do,
         )

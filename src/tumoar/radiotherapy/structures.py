@@ -34,8 +34,8 @@ from tumoar.result.stored_predictions import draw_structure
 from tumoar.vocabulary.aliases import canonical_name, rename
 from tumoar.vocabulary.config import VoteRule
 from tumoar.vocabulary.errors import GeometryError, UnreadableFileError
-from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, default_labels
-from tumoar.vocabulary.notes import Note, find_lacking
+from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, Organ, default_labels
+from tumoar.vocabulary.notes import Note, find_doubts
 
 TARGETS = ("CTV", "PTV")  # our names besides the organs
 NAMELESS = "the structures name no patient or no frame of reference: check that they belong to this patient"
@@ -163,14 +163,24 @@ def _of_result(
     drawn = _measure_drawn(out, manifest, names, dose)
     others = [name for name in names if name in known and name not in drawn]
     samples = _measure_samples(out, manifest, others, dose)
-    lacking = find_lacking(map(Note.from_dict, manifest["notes"]))
+    doubts = find_doubts(map(Note.from_dict, manifest["notes"]))
+    if manifest.get("skull_stripped"):
+        gone = "skull-stripped images do not show it"
+        doubts |= {name: gone for name in names if name in known and _is_outside_brain(table, known[name])}
     for name in names:
         image = read_nifti(out / "structures" / f"{name}.nii.gz")
         color = (look_of(table, known[name]) if name in known else look_of_target(table))[0]
         mask = Image(np.asarray(np.asarray(image.data, np.uint8) > 0, np.uint8), image.grid)
         curves, calibrated_on = drawn.get(name, (samples.get(name, ()), ""))
         found = Sampled(dvh(cut_mask(mask), dose), curves, calibrated_on=calibrated_on)
-        yield Dosed(name, color, found, lacking=lacking.get(name, ""))
+        yield Dosed(name, color, found, lacking=doubts.get(name, ""))
+
+
+def _is_outside_brain(table: LabelTable, organ: Organ) -> bool:
+    """Whether skull stripping has removed an organ, or part of it."""
+    return bool(organ.structures) and not all(
+        table.structures[table.l(name)].in_brain for name in organ.structures
+    )
 
 
 def _measure_drawn(

@@ -18,7 +18,7 @@ from scipy import ndimage as ndi
 
 from tumoar.model.atlas import Atlas
 from tumoar.result.segmentation import Segmentation, organ_mask
-from tumoar.vocabulary.notes import CONVENTION, Note
+from tumoar.vocabulary.notes import CONVENTION, Level, Note
 
 Mask = npt.NDArray[np.bool_]
 
@@ -27,7 +27,9 @@ SEEN = 0.95
 WHOLE = 0.9
 """Fraction of an organ in its largest piece from which it counts as whole."""
 HIDDEN = 0.5
-"""Fraction of an organ under tumor from which it counts as hidden."""
+"""Fraction of an organ under tumor above which it counts as hidden: the result needs review."""
+COVERED = 0.05
+"""Fraction of an organ under tumor above which it is noted."""
 
 _CORNERS = np.ones((3, 3, 3), bool)
 
@@ -82,9 +84,10 @@ def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]
             action = "extend it by hand before you judge its dose"
             notes.append(Note(CONVENTION, lacks[organ.name], level="info", action=action, where=organ.name))
         hidden = float((votes.z == 1)[mask].mean())
-        if hidden > HIDDEN:
+        if hidden > COVERED:
             text = f"{hidden:.0%} of it lies under tumor: shown by the atlas, not by the images"
-            notes.append(Note("under-tumor", text, where=organ.name))
+            level: Level = "review" if hidden > HIDDEN else "info"
+            notes.append(Note("under-tumor", text, level=level, where=organ.name))
         if not judged:
             continue
         share, count = largest_piece(mask)

@@ -12,6 +12,8 @@ Level = Literal["info", "review"]
 
 CONVENTION = "convention"
 """Id of notes on organs that lack a part of what planners draw."""
+INCOMPLETE = ("B37", "organ-volume", "pieces", "under-tumor", "unseen-organ")
+"""Ids of notes on organs whose outline may miss a part, if they ask for a review."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,15 @@ class Note:
 def find_lacking(notes: Iterable[Note]) -> dict[str, str]:
     """What organs of a result lack of what planners draw, by name."""
     return {note.where: note.text for note in notes if note.id == CONVENTION}
+
+
+def find_doubts(notes: Iterable[Note]) -> dict[str, str]:
+    """Why an organ may be larger than its outline, by name; its dose is then never within a limit."""
+    found: dict[str, list[str]] = {}
+    for note in notes:
+        if note.id == CONVENTION or (note.id in INCOMPLETE and note.level == "review"):
+            found.setdefault(note.where, []).append(note.text)
+    return {name: "; ".join(texts) for name, texts in found.items()}
 
 
 def needs_review(notes: Iterable[Note]) -> bool:

@@ -17,7 +17,7 @@ from tumoar.result.folder import Options, write_result
 from tumoar.result.native import deliver
 from tumoar.review.again import CancelledError, automatic_states
 from tumoar.review.session import RECORD, Session
-from tumoar.vocabulary.errors import IntegrityError, UsageError
+from tumoar.vocabulary.errors import IntegrityError, OutputError, UsageError
 
 N = small_head.SIZE
 
@@ -213,6 +213,49 @@ def test_a_corrected_organ_follows_beyond_the_slice(folder):
     assert after[before].all()
     grown = np.argwhere(after & ~before)
     assert len(np.unique(grown[:, 2])) > 1, "the neighboring slices follow"
+
+
+def test_a_sampling_that_was_killed_before_it_was_recorded_is_done_again(folder):
+    session = Session.open(folder)
+    session.paint("GTV", True, disk(session, middle(session.mask("GTV")), 4))
+    number = session.revision + 1
+    for left in (f"sampled-{number:04}.npz", f".sampled-{number:04}.npz.0123"):
+        (folder / "review" / left).write_bytes(b"half")
+    drawn = session.mask("GTV")
+    again = Session.open(folder)
+    assert np.array_equal(again.mask("GTV"), drawn)
+    again.sample_again()
+    assert np.array_equal(Session.open(folder).mask("GTV"), again.mask("GTV"))
+
+
+def test_a_full_disk_refuses_the_sampling_and_keeps_the_strokes(folder, monkeypatch):
+    session = Session.open(folder)
+    session.paint("GTV", True, disk(session, middle(session.mask("GTV")), 4))
+    lines = (folder / RECORD).read_bytes()
+
+    def full(path, *rest):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.write_bytes", full)
+        with pytest.raises(OutputError, match="cannot write"):
+            session.sample_again()
+    assert (folder / RECORD).read_bytes() == lines
+    assert session.sample_again()
+
+
+def test_an_organ_that_was_erased_wholly_is_exported_as_empty(folder):
+    session = Session.open(folder)
+    ball = disk(session, middle(session.mask("Brain")), 5)
+    session.paint("Brainstem", True, ball)
+    session.sample_again()
+    session.paint("Brainstem", False, np.argwhere(session.mask("Brainstem")))
+    session.sample_again()
+    assert not session.mask("Brainstem").any()
+    out = folder.with_name("corrected")
+    session.export(out)
+    assert not Session.open(out).mask("Brainstem").any()
+    assert Session.open(out).volume("Brainstem").outlined == 0
 
 
 def test_export_of_reviewed_outlines(folder):

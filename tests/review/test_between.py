@@ -26,7 +26,8 @@ def disk(axis, index, radius, inside=True, center=(14.0, 20.0, 27.0)):
 @pytest.mark.parametrize(("axis", "begin", "end"), [(2, 4, 8), (1, 22, 16), (0, 20, 26)])
 def test_radii_go_linearly_from_one_disk_to_the_other(axis, begin, end):
     first, last = disk(axis, begin, 6.0), disk(axis, end, 10.0)
-    found = fill_between([first, last], GRID)
+    found, across = fill_between([first, last], GRID)
+    assert across == axis
     low, high = sorted((begin, end))
     assert sorted(set(found[:, axis])) == list(range(low + 1, high))
     for index in range(low + 1, high):
@@ -40,7 +41,7 @@ def test_radii_go_linearly_from_one_disk_to_the_other(axis, begin, end):
 
 def test_equal_disks_give_the_same_disk():
     first, last = disk(2, 3, 5.0), disk(2, 7, 5.0)
-    found = fill_between([first, last], GRID)
+    found, _ = fill_between([first, last], GRID)
     for z in (4, 5, 6):
         at = found[found[:, 2] == z][:, :2]
         assert np.array_equal(np.unique(at, axis=0), np.unique(first.voxels[:, :2], axis=0))

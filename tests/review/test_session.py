@@ -86,6 +86,29 @@ def test_the_automatic_result_stays_valid_and_a_review_is_never_overwritten(fold
     assert digest_files(folder) == after
 
 
+def test_a_review_begun_while_a_new_result_is_computed_is_not_lost(folder):
+    """`segment --overwrite` looks at the folder before it computes, and replaces it minutes later."""
+    require_place(folder, overwrite=True)
+    session = Session.open(folder)
+    session.paint("GTV", True, SPOT)
+    before = digest_files(folder)
+    with pytest.raises(IntegrityError, match="reviewed"):
+        write_result(folder, small_result(tumor=False), [], {}, Options(), lambda manifest: "", [])
+    assert digest_files(folder) == before
+    assert [p.name for p in folder.parent.iterdir() if ".lock" not in p.name] == ["out"]
+
+
+def test_strokes_on_a_result_that_was_replaced_meanwhile_are_refused(folder):
+    session = Session.open(folder)
+    write_result(folder, small_result(tumor=False), [], {"reference": "T1c"}, Options(), lambda m: "", [])
+    assert not session.is_current
+    for change in (lambda: session.paint("GTV", True, SPOT), session.undo, lambda: session.approve("ABC")):
+        with pytest.raises(IntegrityError, match="replaced"):
+            change()
+    assert not (folder / "review").exists(), "nothing begins in the folder of the new result"
+    Session.open(folder).paint("GTV", True, SPOT)
+
+
 def test_no_stroke_is_lost_when_many_paint_at_once(folder):
     sessions = [Session.open(folder) for _ in range(4)]
     with ThreadPoolExecutor(8) as pool:

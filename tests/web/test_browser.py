@@ -301,6 +301,33 @@ def test_fill_encloses_and_a_click_cuts_out_a_piece(visit, folder):
     assert not Session.open(folder).mask("GTV")[at].any()
 
 
+def test_a_contour_replaces_the_outline_in_its_slice_and_undo_brings_it_back(visit, folder):
+    before = masks(folder)["GTV"]
+    visit.choose(layout="coronal", tool="contour")
+    stage = visit.stage()
+    center = np.array([stage["x"] + 0.5 * stage["width"], stage["y"] + 0.5 * stage["height"]])
+    turns = np.linspace(0, 2 * np.pi, 30)
+    ring = center + 0.04 * stage["height"] * np.stack([np.cos(turns), np.sin(turns)], 1)
+    visit.page.mouse.move(*ring[0])
+    visit.page.mouse.down()
+    for x, y in ring[1:]:
+        visit.page.mouse.move(x, y)
+    visit.page.mouse.up()
+    strokes(visit, 1)
+    assert "contour GTV" in visit.page.text_content("#strokes")
+    inside, outside = Session.open(folder).strokes
+    (index,) = set(inside.voxels[:, 1]) | set(outside.voxels[:, 1])
+    after = masks(folder)["GTV"]
+    assert np.array_equal(np.argwhere(after[:, index]), inside.voxels[:, [0, 2]])
+    assert np.array_equal(np.delete(after, index, 1), np.delete(before, index, 1))
+    width, height = np.ptp(inside.voxels[:, [0, 2]], axis=0) + 1
+    assert len(inside.voxels) == pytest.approx(np.pi / 4 * width * height, rel=0.15)
+    visit.press("Control+z")
+    strokes(visit, 0)
+    assert np.array_equal(masks(folder)["GTV"], before)
+    assert visit.said == []
+
+
 def test_approve_says_who_and_a_change_takes_it_back(visit, folder):
     visit.page.fill("#initials", "ABC")
     visit.page.fill("#comment", "<b>looks right</b>")

@@ -123,6 +123,21 @@ def test_unknown_cases_are_refused(cases, name):
         cases.resume(name)
 
 
+def test_slices_of_a_case_in_progress_are_shown(cases, image):
+    cases.start("01", image("hang"), {})
+    assert cases.live("sub-01") is None
+    (row,) = cases.describe()
+    assert row["live"] is None
+    folder = cases.work / "results" / ".sub-01.checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "live.png").write_bytes(b"picture")
+    (row,) = cases.describe()
+    assert row["live"]
+    assert cases.live("sub-01") == b"picture"
+    with pytest.raises(TumoarError):
+        cases.live("../sub-01")
+
+
 # ---- the routes --------------------------------------------------------------------------------------------
 
 

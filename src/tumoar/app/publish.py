@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tumoar.app.live import watch_slices
 from tumoar.app.machine import limit_threads, warm_blas
 from tumoar.app.pipeline import Given, Keeper, segment
 from tumoar.app.watch import Watch, stage
@@ -95,7 +96,8 @@ def execute(
                 do="continue it with --resume, or start over with --overwrite",
             )
         threads = limit_threads(job.threads)
-        result = compute(case, model, job, watch, given, Checkpoints(folder, key))
+        keeper = watch_slices(Checkpoints(folder, key), case, model, job.config, folder)
+        result = compute(case, model, job, watch, given, keeper)
         notes = review(result)
         with stage(watch, "write"):
             manifest = describe(result, model.sha256, job, key, threads)

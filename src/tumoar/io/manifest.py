@@ -24,6 +24,8 @@ from tumoar.vocabulary.errors import IntegrityError, UnreadableFileError, write_
 
 MANIFEST = "run.json"
 REPORT = "report.html"
+REVIEW = "review"
+"""Folder of a result for what a reviewer does; its manifest does not list it."""
 OLD = "old-"
 
 
@@ -153,7 +155,14 @@ def move_into_place(work: Path, out: Path) -> None:
     """Move a finished folder into place in one step; an older one is removed afterwards."""
     if not out.exists():
         os.rename(work, out)
-    elif not exchange_names(work, out):
+    elif exchange_names(work, out):
+        try:
+            require_unreviewed(work, out)  # since the run began
+        except IntegrityError:
+            exchange_names(work, out)
+            raise
+    else:
+        require_unreviewed(out, out)
         old = out.with_name(f".{out.name}.{OLD}{uuid.uuid4().hex}")
         os.rename(out, old)
         try:
@@ -165,6 +174,13 @@ def move_into_place(work: Path, out: Path) -> None:
     with suppress(OSError):  # whichever name survives a failing disk, it leads to a complete result
         sync(out.parent)
     _remove(work)
+
+
+def require_unreviewed(folder: Path, out: Path) -> None:
+    """Refuse to replace a result that was reviewed; `folder` holds what is or was at `out`."""
+    if os.path.lexists(folder / REVIEW):
+        do = "choose another folder; a review is never overwritten"
+        raise IntegrityError("B57", "the result in the output folder was reviewed", file=out, do=do)
 
 
 def exchange_names(one: Path, other: Path) -> bool:

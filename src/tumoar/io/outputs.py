@@ -11,7 +11,15 @@ from pathlib import Path
 
 from tumoar.io.files import absolute, current_folder, read_text, require_own
 from tumoar.io.lock import lock_output
-from tumoar.io.manifest import MANIFEST, OLD, publish_folder, read_manifest, remove_leftovers, write_manifest
+from tumoar.io.manifest import (
+    MANIFEST,
+    OLD,
+    publish_folder,
+    read_manifest,
+    remove_leftovers,
+    require_unreviewed,
+    write_manifest,
+)
 from tumoar.io.manifest_schema import RESULT, parse
 from tumoar.vocabulary.errors import (
     IntegrityError,
@@ -24,8 +32,6 @@ from tumoar.vocabulary.errors import (
 
 LONGEST = 255 - len(f"..{OLD}{uuid.uuid4().hex}")
 """Bytes in the name of an output; temporary names next to it are longer."""
-REVIEW = "review"
-"""Folder of a result for what a reviewer does; its manifest does not list it."""
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}")  # files that were being added when a run was killed
 
 
@@ -80,9 +86,8 @@ def _require_own_result(out: Path, overwrite: bool, kind: str) -> None:
         raise _refused(
             out, f"the output folder holds something other than a complete {kind}", found
         ) from refusal
-    if overwrite and os.path.lexists(out / REVIEW):
-        do = "choose another folder; a review is never overwritten"
-        raise IntegrityError("B57", f"the {kind} in the output folder was reviewed", file=out, do=do)
+    if overwrite:
+        require_unreviewed(out, out)
     foreign = _foreign(out, set(files)) if overwrite else None
     if foreign is not None:
         raise _refused(out, "the output folder also holds a file that tumoar did not write", foreign)

@@ -102,7 +102,8 @@ def sample_again(
         config = Config.model_validate(result.manifest["config"])
         every = tuple(s for s in before.strokes if states_of(table.organ(s.structure), table))
         with threadpool_limits(1, "blas"):
-            found = sample_tumor(state, every, of_tumor, states, result.grid, table, config, step)
+            automatic = automatic_states(result)
+            found = sample_tumor(state, every, of_tumor, states, automatic, result.grid, table, config, step)
         changed = found.states != states
         for name in masks:
             own = states_of(table.organ(name), table)

@@ -15,8 +15,8 @@ from tumoar.vocabulary.errors import UsageError
 Mask = npt.NDArray[np.bool_]
 
 
-def fill_between(strokes: Sequence[Stroke], grid: Grid) -> npt.NDArray[np.int32]:
-    """Voxels (n, 3) between the last two strokes, each drawn in one slice of the same plane.
+def fill_between(strokes: Sequence[Stroke], grid: Grid) -> tuple[npt.NDArray[np.int32], int]:
+    """Voxels (n, 3) between the last two strokes, each drawn in one slice of the same plane; and its axis.
 
     The signed distance to the border, in mm, goes linearly from one shape to the other (Raya and Udupa,
     "Shape-based interpolation of multidimensional objects", 1990).
@@ -45,7 +45,7 @@ def fill_between(strokes: Sequence[Stroke], grid: Grid) -> npt.NDArray[np.int32]
     voxels = np.concatenate(out).astype(np.int32)
     if not len(voxels):
         raise _refused("the last two strokes do not overlap", "paint one more slice between them")
-    return voxels
+    return voxels, axis
 
 
 def _signed_distance(

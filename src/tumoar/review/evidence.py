@@ -1,9 +1,14 @@
-"""What a stroke says about voxels that were not painted: a local update of the likelihood.
+"""What strokes say about voxels that were not painted: a local update of the likelihood.
 
-The painted voxels that the outline had wrong, and those around them in the same slices that the user left as
-they are, show what tells one from the other here: the log ratio of their kernel densities, plus a term for
-shape, as a disk is most probably a section of something as thick as it is wide. In voxels like those that
-were wrong, this replaces the log-likelihood ratio of the model, less with distance from the stroke.
+A voxel is most probably what the user said about voxels like it: near it, as deep in the automatic outline
+or as far from it, and as bright in every contrast. Painted voxels, and those beside them in the same slices
+that the user left as they are, are counted with kernels in these three, and the model counts as some more.
+Where the counts contradict the automatic outline, they replace the likelihood ratio of the model; elsewhere
+the model is left as it is. The counts of all strokes add up.
+
+How far such a conclusion reaches is learned from the strokes: with each width of the kernel of place, every
+seen voxel is predicted from those that are at least as far away. The width that is expected to set most
+voxels right is used, and none if the outline is better as it is.
 """
 
 from __future__ import annotations
@@ -12,108 +17,142 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import ndimage
-from scipy.spatial import cKDTree
-from scipy.special import expit
 
-from tumoar.geometry.distance import distance_to
+from tumoar.geometry.distance import depth, distance_to
 from tumoar.review.strokes import Mask
 
 Field = npt.NDArray[np.float32]
+Array = npt.NDArray[np.floating]
+Told = npt.NDArray[np.uint8]
 
-REACH = (3.0, 8.0)
-"""Millimeters, least and most, at which the weight has fallen to 0.6; else the radius of the error."""
-FAINT = 0.05
-"""Weight below which the model is left as it is."""
-RING = 10.0
-"""Millimeters around a stroke in which the user has seen what was not painted."""
-MOST = 400
-"""Voxels of each sample that are used."""
-BANDWIDTH = 0.5
-"""Standard deviation of the kernels, as a fraction of that of the samples together."""
-CLIP = 4.0
-"""Nats, at most, by which intensities tell the samples apart."""
-ROUND = 2.0
-"""Nats in the center of the shape that the stroke is a section of; as much against it one radius outside."""
-ALIKE, STEEP = 0.5, 4.0
-"""Nats from which voxels count as like the wrong ones, and how sharply."""
-FEW = 10
-"""Voxels that a sample has at least; with fewer, intensities tell nothing."""
+NEAR = (2.0, 4.0, 8.0)
+"""Standard deviations of the kernel of place, mm, from which one is chosen."""
+PRIORS = (0.1, 1.0, 10.0)
+"""Voxels that the model counts as, from which one is chosen."""
+DEEP = 1.0
+"""Standard deviation of the kernel of depth in the automatic outline, mm."""
+BRIGHT = 1.5
+"""Standard deviation of the kernel of brightness, in those of voxels of one kind."""
+LEFT = 0.25
+"""Weight of a voxel that was left as it is, beside a painted one."""
+DEEPEST = 10.0
+"""Millimeters beyond which depths are alike."""
+FAR = 2.5
+"""Standard deviations of place beyond which voxels are not looked at."""
+MOST = 3000
+"""Voxels that are counted at most."""
+
+UNSEEN, PAINTED_OUT, PAINTED_IN, LEFT_OUT, LEFT_IN = range(5)
+"""What is told about a voxel: whether it is in a structure, by a stroke or because it was left so."""
 
 
 @dataclass(frozen=True, eq=False)
-class Clue:
-    """What one stroke shows, in a box: voxels that were wrong, and others in its slices that were right.
+class Outline:
+    """The automatic outline, and what voxels are compared by: images D (N, X, Y, Z) and depth in it, mm.
 
-    `inside` is what the wrong ones should be.
+    `model` is the log-odds that a voxel is in it by its likelihood.
     """
 
-    wrong: Mask
-    right: Mask
-    inside: bool
+    D: Field
+    deep: Field
+    mask: Mask
+    model: Field
+    spacing: tuple[float, float, float]
 
 
-def weigh_clue(clue: Clue, D: Field, model: Field, spacing: tuple[float, float, float]) -> Field:
-    """Log-odds to add for the structure of a stroke, given those of the `model` from its likelihood."""
-    if not clue.wrong.any():
-        return np.zeros(clue.wrong.shape, np.float32)
-    ball, radius = _round(clue.wrong, spacing)
-    reach = float(np.clip(radius, *REACH))
-    weight = np.exp(-0.5 * (distance_to(clue.wrong, spacing) / reach) ** 2)
-    at = weight > FAINT
-    says = ROUND * ball[at] + _tell_apart(D[:, at], D[:, clue.wrong], D[:, clue.right])
-    sign = 1 if clue.inside else -1
-    alike = expit(STEEP * (says - ALIKE))
-    out = np.zeros(clue.wrong.shape, np.float32)
-    out[at] = weight[at] * alike * (sign * np.maximum(says, 0) - model[at])
-    # A stroke never speaks for the opposite of what it says.
-    return np.maximum(out, 0) if clue.inside else np.minimum(out, 0)
+@dataclass(frozen=True, eq=False)
+class Voxels:
+    """Some voxels: place in mm, depth and brightness in widths of their kernels, log-odds of the model."""
+
+    place: Array
+    look: Array
+    model: Array
+    is_in: npt.NDArray[np.bool_]
 
 
-def _tell_apart(d: Field, wrong: Field, right: Field) -> npt.NDArray[np.floating]:
-    """Log ratio of the densities of two samples at values d (N, n)."""
-    if wrong.shape[1] < FEW or right.shape[1] < FEW:
-        return np.zeros(d.shape[1])
-    rng = np.random.default_rng(0)
-    samples = [
-        s if s.shape[1] <= MOST else s[:, np.sort(rng.choice(s.shape[1], MOST, replace=False))]
-        for s in (wrong, right)
-    ]
-    # Whitened by the spread within both samples, so that contrasts count by what they tell.
-    within = np.mean([np.cov(s).reshape(len(d), -1) for s in samples], axis=0)
-    scale = np.linalg.inv(np.linalg.cholesky(within + 1e-4 * np.eye(len(d))))
-    first, second = (_log_density(scale @ d, scale @ s) for s in samples)
-    return np.clip(first - second, -CLIP, CLIP)
+def depth_in(mask: Mask, spacing: tuple[float, float, float]) -> Field:
+    """(X, Y, Z) mm inside an outline, negative outside; nowhere near one, as if far outside of it."""
+    if not mask.any():
+        return np.full(mask.shape, -DEEPEST, np.float32)
+    return np.clip(depth(mask, spacing), -DEEPEST, DEEPEST)
 
 
-def _log_density(d: npt.NDArray[np.floating], sample: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    out = np.empty(d.shape[1])
-    for start in range(0, d.shape[1], 20_000):
-        part = d[:, start : start + 20_000]
-        squared = (part**2).sum(0)[:, None] - 2 * part.T @ sample + (sample**2).sum(0)
-        kernel = np.exp(-0.5 * np.maximum(squared, 0) / BANDWIDTH**2)
-        out[start : start + 20_000] = np.log(kernel.mean(1) + 1e-6)
+def weigh(told: Told, outline: Outline, where: Mask) -> Field:
+    """Log-odds to add in `where`."""
+    out = np.zeros(told.shape, np.float32)
+    seen = np.flatnonzero(told)
+    if not np.isin(told, (PAINTED_IN, PAINTED_OUT)).any():
+        return out
+    if len(seen) > MOST:  # the same ones every time
+        seen = np.sort(np.random.default_rng(0).choice(seen, MOST, replace=False))
+    kinds = told.ravel()[seen]
+    is_in = np.isin(kinds, (PAINTED_IN, LEFT_IN))
+    weights = np.where(kinds <= PAINTED_IN, 1.0, LEFT).astype(np.float32)
+    whiten = _whiten(outline.D.reshape(len(outline.D), -1)[:, seen], is_in)
+    examples = _voxels(outline, seen, whiten)
+    best = _choose(examples, is_in, weights)
+    if best is None:
+        return out
+    near, prior = best
+    at = np.flatnonzero(where & (distance_to(told > 0, outline.spacing) <= FAR * near))
+    for some in np.array_split(at, 1 + len(at) // 4096):
+        voxels = _voxels(outline, some, whiten)
+        far, alike = _compare(voxels, examples)
+        counts = (np.exp(-0.5 * far / near**2) * alike) @ np.stack([weights * is_in, weights * ~is_in], 1)
+        out.ravel()[some] = _contradict(counts, prior, voxels)
     return out
 
 
-def _round(wrong: Mask, spacing: tuple[float, float, float]) -> tuple[Field, float]:
-    """Shape that a stroke is a section of, 1 in its center, 0 on its surface, -1 outside; and its radius, mm.
+def _choose(examples: Voxels, is_in: npt.NDArray[np.bool_], weights: Field) -> tuple[float, float] | None:
+    """Width and prior that are expected to set most voxels right; None if the outline is better as it is."""
+    far, alike = _compare(examples, examples)
+    sides = np.stack([weights * is_in, weights * ~is_in], 1)
+    was_right = examples.is_in == is_in
+    best, found = 0.0, None
+    for near in NEAR:
+        counts = (np.exp(-0.5 * far / near**2) * alike * (far >= near**2)) @ sides
+        for prior in PRIORS:
+            is_flipped = _contradict(counts, prior, examples) != 0
+            gain = float((weights * is_flipped * np.where(was_right, -1, 1)).sum())
+            if gain * near > best:  # it reaches as many slices as the kernel is wide
+                best, found = gain * near, (near, prior)
+    return found
 
-    It is the union of balls around every voxel of the stroke that touch the edge of the stroke in its plane.
-    """
-    thin = int(np.argmin([np.ptp(n) for n in np.nonzero(wrong)]))
-    others = [axis for axis in range(3) if axis != thin]
-    flat = wrong.any(thin)
-    steps = [spacing[axis] for axis in others]
-    half = ndimage.distance_transform_edt(np.pad(flat, 1), sampling=steps)[1:-1, 1:-1]
-    deep = np.expand_dims(half, thin) * wrong
-    centers = wrong & (deep >= 0.6 * deep.max())
-    places = np.argwhere(centers) * spacing
-    radii = deep[centers]
-    radius = float(deep.max())
-    out = np.full(wrong.shape, -1, np.float32)
-    near = distance_to(centers, spacing) < 2 * radius
-    tree = cKDTree(places)
-    found, which = tree.query(np.argwhere(near) * spacing)
-    out[near] = np.clip(1 - found / np.maximum(radii[which], 1.0), -1, 1)
-    return out, radius
+
+def _contradict(counts: Array, prior: float, voxels: Voxels) -> Array:
+    """Log-odds to add: those of the counts instead of the model's, where they contradict the outline."""
+    p = 1 / (1 + np.exp(-np.clip(voxels.model, -20, 20)))
+    says = np.log(counts[:, 0] + prior * p) - np.log(counts[:, 1] + prior * (1 - p))
+    sign = np.where(voxels.is_in, -1, 1)
+    return np.where(sign * says > 0, sign * np.maximum(sign * (says - voxels.model), 0), 0)
+
+
+def _compare(a: Voxels, b: Voxels) -> tuple[Array, Array]:
+    """(n, m) squared distances in mm², and kernels of how alike voxels look."""
+    return _squares(a.place, b.place), np.exp(-0.5 * _squares(a.look, b.look))
+
+
+def _squares(a: Array, b: Array) -> Array:
+    return np.maximum((a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T, 0)
+
+
+def _voxels(outline: Outline, flat: npt.NDArray[np.intp], whiten: Array) -> Voxels:
+    place = np.stack(np.unravel_index(flat, outline.deep.shape), 1) * np.array(outline.spacing)
+    deep = outline.deep.ravel()[flat] / DEEP
+    bright = whiten @ outline.D.reshape(len(outline.D), -1)[:, flat] / BRIGHT
+    look = np.concatenate([deep[None], bright]).T
+    return Voxels(
+        place.astype(np.float32),
+        look.astype(np.float32),
+        outline.model.ravel()[flat],
+        outline.mask.ravel()[flat],
+    )
+
+
+def _whiten(d: Field, is_in: npt.NDArray[np.bool_]) -> Array:
+    """(N, N) matrix after which contrasts have unit spread among voxels of one kind, without correlation."""
+    kinds = [d[:, kind] for kind in (is_in, ~is_in) if kind.sum() > len(d) + 1]
+    if not kinds:
+        return np.eye(len(d))
+    within = np.mean([np.cov(kind).reshape(len(d), -1) for kind in kinds], axis=0)
+    return np.linalg.inv(np.linalg.cholesky(within + 1e-4 * np.eye(len(d))))

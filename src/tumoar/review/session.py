@@ -10,9 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from threading import Lock, RLock
 from typing import Any
@@ -21,20 +24,21 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.image import Grid
-from tumoar.io.files import absolute
-from tumoar.io.manifest import read_manifest
-from tumoar.io.outputs import REVIEW
+from tumoar.io.files import absolute, read_text
+from tumoar.io.manifest import MANIFEST, REVIEW, read_manifest
+from tumoar.io.manifest_schema import parse
 from tumoar.io.record import Appending, Record, digest_line
 from tumoar.io.rois import Review
 from tumoar.result.segmentation import Volume
 from tumoar.result.state import STATE, State, read_state
 from tumoar.result.stored import Stored, volume_of
 from tumoar.review.again import Before, automatic_states, sample_again
+from tumoar.review.contour import around_contour
 from tumoar.review.export import describe_rows, export_dicom, write_reviewed
 from tumoar.review.history import History, read_history
 from tumoar.review.sampled import Saved, follow, load_sampled, save_sampled
 from tumoar.review.strokes import Mask, Stroke, apply_stroke, from_line, to_line
-from tumoar.vocabulary.errors import BusyError, IntegrityError, UsageError
+from tumoar.vocabulary.errors import BusyError, IntegrityError, TumoarError, UsageError
 
 RECORD = f"{REVIEW}/record.jsonl"
 IDENTITY = "segmentation.nii.gz"
@@ -81,7 +85,7 @@ class Session:
 
     @property
     def strokes(self) -> tuple[Stroke, ...]:
-        """Strokes in force, oldest first."""
+        """Strokes in force, oldest first; the two parts of a contour follow each other."""
         return self._strokes(self._history().done)
 
     @property
@@ -138,15 +142,31 @@ class Session:
 
     def paint(self, structure: str, inside: bool, voxels: npt.ArrayLike, who: str = "") -> Stroke:
         """Say that voxels are in a structure, or that they are not."""
+        return self._append(structure, bool(inside), self._checked(voxels), who, lambda masks: ())[0]
+
+    def draw(self, structure: str, voxels: npt.ArrayLike, axis: int, who: str = "") -> tuple[Stroke, ...]:
+        """Say that voxels in one or more slices across an axis are the sections of a structure there."""
         found = self._checked(voxels)
+        outside = lambda masks: (around_contour(found, axis, masks[structure], self.grid),)  # noqa: E731
+        return self._append(structure, True, found, who, outside)
+
+    def _append(
+        self,
+        structure: str,
+        inside: bool,
+        voxels: npt.NDArray[np.int32],
+        who: str,
+        others: Callable[[Mapping[str, Mask]], Iterable[npt.NDArray[np.int32]]],
+    ) -> tuple[Stroke, ...]:
+        """Append a stroke; `others` finds what is its opposite from the outlines as they are then."""
         self._known(structure)
-        with self._lock, self._record.appending() as record:
-            history = self._begin(record)
-            stroke = Stroke(
-                history.strokes + 1, structure, bool(inside), found, who and _initials(who), utc_now()
-            )
-            record.append(to_line(stroke, self.grid.shape))
-            return stroke
+        initials = who and _initials(who)
+        with self._changing() as (record, history):
+            stroke = Stroke(history.strokes + 1, structure, inside, voxels, initials, utc_now())
+            opposite = others(self._current(history))
+            parts = (stroke, *(replace(stroke, inside=not inside, voxels=v) for v in opposite if len(v)))
+            record.append(to_line(parts, self.grid.shape))
+            return parts
 
     def undo(self) -> None:
         """Take back the last stroke or sampling in force."""
@@ -172,8 +192,7 @@ class Session:
                     return ()
                 before = self._before(history)
             made = sample_again(before, new, progress, cancelled)
-            with self._lock, self._record.appending() as record:
-                now = self._begin(record)
+            with self._changing() as (record, now):
                 if not now.has_grown_from(history):
                     do = "sample once more"
                     raise BusyError("review", "the review changed meanwhile", file=RECORD, do=do)
@@ -183,7 +202,7 @@ class Session:
                 line = {
                     "what": "sample",
                     "id": number,
-                    "strokes": [stroke.id for stroke in before.strokes],
+                    "strokes": list(dict.fromkeys(stroke.id for stroke in before.strokes)),
                     "file": path.name,
                     "sha256": digest,
                     "volumes": made.volumes,
@@ -198,10 +217,10 @@ class Session:
         who = _initials(initials)
         if len(comment) > LONGEST_COMMENT:
             raise UsageError("review", "the comment is too long", do=f"use at most {LONGEST_COMMENT} letters")
-        with self._lock, self._record.appending() as record:
+        with self._changing() as (record, history):
             masks = {
                 name: hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()
-                for name, mask in self._current(self._begin(record)).items()
+                for name, mask in self._current(history).items()
             }
             record.append(
                 {"what": "approve", "who": who, "when": utc_now(), "comment": comment, "masks": masks}
@@ -267,7 +286,8 @@ class Session:
         return load_sampled(self.result.folder / REVIEW / str(line["file"]), str(line["sha256"]))
 
     def _strokes(self, lines: Iterable[Mapping[str, Any]]) -> tuple[Stroke, ...]:
-        return tuple(from_line(line, self.grid.shape) for line in lines if line["what"] == "stroke")
+        parts = (from_line(line, self.grid.shape) for line in lines if line["what"] == "stroke")
+        return tuple(chain.from_iterable(parts))
 
     def _before(self, history: History) -> Before:
         """What sampling again begins with."""
@@ -280,6 +300,15 @@ class Session:
         masks = self._sampled_masks(history)
         return Before(self.result, state, states, masks, self._automatic, self._strokes(history.done))
 
+    @contextmanager
+    def _changing(self) -> Iterator[tuple[Appending, History]]:
+        """Lock the record of the result that was opened, for a change that depends on what it says."""
+        if not self.is_current:  # else a record would begin in the folder of another result
+            do = "open it again"
+            raise IntegrityError("record", "the result was replaced by another one", file=RECORD, do=do)
+        with self._lock, self._record.appending() as record:
+            yield record, self._begin(record)
+
     def _begin(self, record: Appending) -> History:
         """History of a locked record; a new one begins with the identity of the result."""
         self._require_same(record.lines)
@@ -288,14 +317,23 @@ class Session:
         return read_history(record.lines)
 
     def _step(self, what: str) -> None:
-        with self._lock, self._record.appending() as record:
-            history = self._begin(record)
+        with self._changing() as (record, history):
             if history.done if what == "undo" else history.undone:
                 record.append({"what": what, "when": utc_now()})
 
     @property
     def _identity(self) -> str:
         return str(self.result.manifest["files"][IDENTITY])
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the folder still holds the result that was opened."""
+        try:
+            text = read_text(self.result.folder / MANIFEST, "the manifest")
+            files = parse(text, self.result.folder)["files"]
+        except TumoarError:
+            return False
+        return str(files.get(IDENTITY)) == self._identity
 
     def _require_same(self, lines: list[dict[str, Any]]) -> None:
         if lines and lines[0].get("result") != self._identity:

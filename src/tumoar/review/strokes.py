@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ Shape = tuple[int, int, int]
 class Stroke:
     """A correction: these voxels are in a structure, or they are not.
 
-    `voxels` (n, 3) are [i, j, k] in the reference image as it is stored; `when` is in UTC.
+    `voxels` (n, 3) are [i, j, k] in the reference image as it is stored; `when` is in UTC. The two parts of a
+    contour have the same `id`.
     """
 
     id: int
@@ -83,22 +85,37 @@ def exclude_each_other(a: Organ, b: Organ, table: LabelTable) -> bool:
     return not parts_of(a) & parts_of(b) and table.is_anatomy(a) == table.is_anatomy(b)
 
 
-def to_line(stroke: Stroke, shape: Shape) -> dict[str, Any]:
-    """A stroke as a line of the record."""
+def to_line(parts: Sequence[Stroke], shape: Shape) -> dict[str, Any]:
+    """A stroke as a line of the record; a contour has two parts, what is inside it and what is outside."""
+    stroke = parts[0]
+    outside = {"outside": to_runs(parts[1].voxels, shape)} if len(parts) > 1 else {}
     return {
         "what": "stroke",
         "id": stroke.id,
         "structure": stroke.structure,
         "inside": stroke.inside,
         "runs": to_runs(stroke.voxels, shape),
+        **outside,
         "who": stroke.who,
         "when": stroke.when,
     }
 
 
-def from_line(line: Mapping[str, Any], shape: Shape) -> Stroke:
-    """The stroke of a line of the record."""
-    voxels = from_runs(line["runs"], shape)
-    return Stroke(
-        int(line["id"]), str(line["structure"]), bool(line["inside"]), voxels, line["who"], line["when"]
+def from_line(line: Mapping[str, Any], shape: Shape) -> tuple[Stroke, ...]:
+    """The parts of a stroke of a line of the record: one, or two of a contour, first what is inside."""
+    stroke = Stroke(
+        int(line["id"]),
+        str(line["structure"]),
+        bool(line["inside"]),
+        from_runs(line["runs"], shape),
+        line["who"],
+        line["when"],
     )
+    if "outside" not in line:
+        return (stroke,)
+    return stroke, replace(stroke, inside=False, voxels=from_runs(line["outside"], shape))
+
+
+def group_parts(strokes: Iterable[Stroke]) -> list[tuple[Stroke, ...]]:
+    """Strokes with the parts of each contour together."""
+    return [tuple(parts) for _, parts in groupby(strokes, key=lambda stroke: stroke.id)]

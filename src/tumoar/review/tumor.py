@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage
 
 from tumoar.geometry.image import Grid
@@ -28,9 +27,10 @@ from tumoar.review.allowed import (
     look_up,
     states_of,
 )
-from tumoar.review.evidence import Clue, Field, weigh_clue
+from tumoar.review.evidence import UNSEEN, Field, Outline, depth_in, weigh
 from tumoar.review.region import Sampled, Scene, build_scene, sample_region, weigh_classes
 from tumoar.review.strokes import Mask, Stroke, to_runs
+from tumoar.review.told import find_told
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.labels import LabelTable
 
@@ -56,12 +56,16 @@ def sample_tumor(
     strokes: Sequence[Stroke],
     new: Sequence[Stroke],
     before: States,
+    automatic: States,
     grid: Grid,
     table: LabelTable,
     config: Config,
     step: Step = lambda done, total: None,
 ) -> Outcome:
-    """Sample around `new` strokes, of all `strokes` in force; `before` is the tumor on the `grid`."""
+    """Sample around `new` strokes, of all `strokes` in force.
+
+    `before` is the tumor on the `grid`, and `automatic` the one that was segmented.
+    """
     allowed = find_allowed(strokes, table, grid.shape)
     box = _box_around(new, state, grid)
     if box is None:
@@ -69,8 +73,9 @@ def sample_tumor(
     scene = build_scene(state, box)
     index = index_into(grid, state.grid, scene.box)
     here = look_up(allowed, index, ALL)
-    now = look_up(before, index, NONE)
-    evidence = _find_evidence(scene, state, new, grid, index, now, table)
+    i, j, k = map(float, grid.spacing)
+    told_z, told_y = (look_up(t, index, UNSEEN) for t in find_told(strokes, before, table, (i, j, k)))
+    evidence = _find_evidence(scene, state, (told_z, told_y), look_up(automatic, index, NONE))
     sampled = sample_region(scene, state, here, evidence, _seed(state, strokes, grid), step)
     after = _update(state, scene, sampled)
     states = _deliver(after, scene, before, allowed, new, grid, table, config)
@@ -103,53 +108,21 @@ def _box_around(new: Sequence[Stroke], state: State, grid: Grid) -> Box | None:
 
 
 def _find_evidence(
-    scene: Scene,
-    state: State,
-    new: Sequence[Stroke],
-    grid: Grid,
-    index: npt.NDArray[np.int64],
-    now: States,
-    table: LabelTable,
+    scene: Scene, state: State, told: Sequence[States], automatic: States
 ) -> tuple[Field, Field]:
-    """Log-odds of z and of y that new strokes add around them."""
+    """Log-odds of z and of y that strokes add, all in the box of a scene."""
     normal, edema, core = weigh_classes(scene, state)
     i, j, k = map(float, state.grid.spacing)
-    e_z, e_y = np.zeros(now.shape, np.float32), np.zeros(now.shape, np.float32)
-    for stroke in new:
-        own = states_of(table.organ(stroke.structure), table)
-        painted = look_up(_drawn(stroke, grid), index, 0) > 0
-        if own & (CORE | CAVITY) == CAVITY:
-            continue
-        member = (now & own) > 0
-        wrong = painted & (member != stroke.inside) & scene.region
-        slab = _same_slices(stroke, index)
-        ring = slab & ~painted & (ndimage.distance_transform_edt(~painted, (i, j, k)) <= 10.0)
-        clue = Clue(wrong, ring & (member != stroke.inside) & scene.region, stroke.inside)
-        if own & CORE and not own & EDEMA:
-            model = core - np.logaddexp(normal, edema)
-            e_y += weigh_clue(clue, scene.volume.D, model, (i, j, k))
-        elif own & EDEMA and own & CORE:
-            model = np.logaddexp(core, edema) - normal
-            e_z += weigh_clue(clue, scene.volume.D, model, (i, j, k))
-        else:
-            model = edema - normal
-            e_z += weigh_clue(clue, scene.volume.D, model, (i, j, k))
-            if stroke.inside:
-                e_y -= np.abs(weigh_clue(clue, scene.volume.D, edema - core, (i, j, k)))
-    return e_z, e_y
-
-
-def _drawn(stroke: Stroke, grid: Grid) -> npt.NDArray[np.uint8]:
-    out = np.zeros(grid.shape, np.uint8)
-    out[tuple(stroke.voxels.T)] = 1
-    return out
-
-
-def _same_slices(stroke: Stroke, index: npt.NDArray[np.int64]) -> Mask:
-    """Voxels in the slices of a stroke, along the axis in which it is thinnest."""
-    low, high = stroke.voxels.min(0), stroke.voxels.max(0)
-    axis = int(np.argmin(high - low))
-    return np.asarray((index[..., axis] >= low[axis]) & (index[..., axis] <= high[axis]))
+    D, region = scene.volume.D, scene.region
+    odds_z, odds_y = np.logaddexp(core, edema) - normal, core - np.logaddexp(normal, edema)
+    z, y = (
+        weigh(some, Outline(D, depth_in(mask, (i, j, k)), mask, odds, (i, j, k)), region)
+        for some, mask, odds in (
+            (told[0], automatic != NONE, odds_z),
+            (told[1], (automatic & (CORE | CAVITY)) > 0, odds_y),
+        )
+    )
+    return z, y
 
 
 # ---- the state and its delivery ----------------------------------------------------------------------------

@@ -26,12 +26,13 @@ Announce = Callable[[str], None]
 
 def review_app(folder: Path, series: Path | None, token: str, port: int) -> Starlette:
     """One review; an unusable result is refused at once."""
-    review, reviews, key = Review(folder, series), Reviews(), identify(folder)
+    reviews, key = Reviews(), identify(folder)
+    reviews.get(key, lambda: Review(folder, series))
 
     def find(wanted: str) -> Review:
         if wanted != key:
             raise UsageError("review", "no such result", do="start with `tumoar review` and its folder")
-        return reviews.get(key, lambda: review)
+        return reviews.get(key, lambda: Review(folder, series))
 
     async def about(request: Request) -> Response:
         return JSONResponse({"app": False, "review": key})

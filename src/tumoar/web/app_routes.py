@@ -134,6 +134,12 @@ def app_routes(places: Places, cases: Cases, reviews: Reviews, uploads: Uploads)
         found = places.entries(int(number), request.query_params.get("name", ""))
         return {"entries": [{"name": entry.name, "folder": entry.is_folder} for entry in found]}
 
+    async def live(request: Request) -> Response:
+        picture = await run_in_threadpool(cases.live, request.path_params["name"])
+        if picture is None:
+            return JSONResponse({"error": "no picture yet"}, 404)
+        return Response(picture, media_type="image/png")
+
     case = "/api/cases/{name}"
     return [
         Route("/api", answer(about)),
@@ -144,6 +150,7 @@ def app_routes(places: Places, cases: Cases, reviews: Reviews, uploads: Uploads)
         Route("/api/uploads/{upload}", upload, methods=["PUT"]),
         Route("/api/inspect", inspect, methods=["POST"]),
         Route("/api/cases", start, methods=["POST"]),
+        Route(f"{case}/live", live),
         Route(f"{case}/stop", answer(lambda q: cases.cancel(q.path_params["name"])), methods=["POST"]),
         Route(f"{case}/resume", answer(lambda q: cases.resume(q.path_params["name"])), methods=["POST"]),
         *review_routes(find),

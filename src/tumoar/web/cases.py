@@ -10,18 +10,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tumoar.app.live import LIVE
 from tumoar.cohort.names import LOGS, label_of
 from tumoar.cohort.plan import CASE_GB, Limits, Order, cores, digest_flags, has_checkpoints
 from tumoar.cohort.subjects import Subject
 from tumoar.cohort.supervise import Outcome, read_record, record_failure, supervise
 from tumoar.cohort.tree import begin_tree
-from tumoar.io.files import read_text
+from tumoar.io.files import read_bytes, read_text
 from tumoar.io.manifest import replace_text
 from tumoar.vocabulary.errors import BusyError, TumoarError, UsageError, write_error
 from tumoar.web.progress import Progress
 
 RECORD = ".case.json"
 """Suffix of the images and flags of a case, in its logs."""
+MOST_PICTURE = 4 * 1024**2
+"""Bytes of a picture of a case in progress."""
 FLAGS = {"postop": "--postop", "stripped": "--skull-stripped", "fast": "--fast"}
 
 
@@ -111,10 +114,23 @@ class Cases:
                     "reason": record.reason if state == "failed" else "",
                     "contrasts": list(subject.images),
                     "can_continue": has_checkpoints(subject, order),
+                    "live": _stamp(self._live(name, flags)),
                     "progress": job.progress.describe() if job is not None and job.is_running else None,
                 }
             )
         return rows
+
+    def live(self, name: str) -> bytes | None:
+        """Picture of a case in progress, PNG; None before the first."""
+        subject, flags = self._known(name)
+        try:
+            return read_bytes(self._live(subject.name, flags), "the picture", MOST_PICTURE)
+        except TumoarError:
+            return None
+
+    def _live(self, name: str, flags: tuple[str, ...]) -> Path:
+        result = self._order(flags).result(name)
+        return result.with_name(f".{result.name}.checkpoints") / LIVE
 
     def series(self, result: Path) -> Path | None:
         """DICOM series of the case of a result, for its contours."""
@@ -162,3 +178,11 @@ class Cases:
             return Subject(name.removeprefix("sub-"), images=images), tuple(map(str, about["flags"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError("case", "the case cannot be read", do="begin it again") from error
+
+
+def _stamp(path: Path) -> int | None:
+    """When a file was last written, in nanoseconds; None without one."""
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return None

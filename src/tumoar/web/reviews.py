@@ -20,6 +20,7 @@ from tumoar.report.page import read_page
 from tumoar.result.segmentation import STORED, Volume
 from tumoar.review.between import fill_between
 from tumoar.review.session import Session
+from tumoar.review.strokes import Stroke, group_parts
 from tumoar.vocabulary.errors import TumoarError, UsageError
 from tumoar.web.palette import color_of
 from tumoar.web.voxels import picture_on, to_page, to_stored
@@ -129,17 +130,7 @@ class Review:
             "versions": {name: self._version(name, mask) for name, mask in masks.items()},
             "corrected": [name for name, mask in masks.items() if (mask != session.automatic(name)).any()],
             "volumes": {name: _volume(session.volume(name)) for name in session.names},
-            "strokes": [
-                {
-                    "id": s.id,
-                    "structure": s.structure,
-                    "inside": s.inside,
-                    "voxels": len(s.voxels),
-                    "who": s.who,
-                    "when": s.when,
-                }
-                for s in session.strokes
-            ],
+            "strokes": [_describe_stroke(parts) for parts in group_parts(session.strokes)],
             "can_undo": session.can_undo,
             "can_redo": session.can_redo,
             "can_sample": session.can_sample,
@@ -165,12 +156,20 @@ class Review:
         self._require(structure)
         return self.session.paint(structure, inside, to_stored(runs, self.orientation), who).id
 
+    def draw(self, structure: str, runs: Sequence[int], axis: int, who: str) -> int:
+        """Append a contour, the section of a structure across an axis of the page; returns its number."""
+        self._require(structure)
+        voxels = to_stored(runs, self.orientation)
+        return self.session.draw(structure, voxels, self.orientation.axes[axis], who)[0].id
+
     def fill_between(self, structure: str, who: str) -> int:
         """Append a stroke that fills the slices between the last two strokes of a structure."""
         self._require(structure)
-        strokes = [s for s in self.session.strokes if s.structure == structure]
-        voxels = fill_between(strokes, self.session.grid)
-        return self.session.paint(structure, strokes[-1].inside, voxels, who).id
+        last = group_parts(s for s in self.session.strokes if s.structure == structure)[-2:]
+        voxels, axis = fill_between([parts[0] for parts in last], self.session.grid)
+        if all(len(parts) > 1 for parts in last):
+            return self.session.draw(structure, voxels, axis, who)[0].id
+        return self.session.paint(structure, last[-1][0].inside, voxels, who).id
 
     def sample(self) -> None:
         """Begin to sample again, in the background: it goes on when the page is closed."""
@@ -242,9 +241,9 @@ class Reviews:
         self._lock = threading.Lock()
 
     def get(self, key: str, open_it: Callable[[], Review]) -> Review:
-        """The review with this identifier, opened if necessary."""
+        """The review with this identifier, opened if necessary, and again if its result was replaced."""
         with self._lock:
-            if key not in self._open:
+            if key not in self._open or not self._open[key].session.is_current:
                 self._open[key] = open_it()
             return self._open[key]
 
@@ -254,6 +253,19 @@ class Reviews:
             review.stop()
         for review in self._open.values():
             review.close()
+
+
+def _describe_stroke(parts: Sequence[Stroke]) -> Mapping[str, Any]:
+    """For the list of corrections."""
+    first = parts[0]
+    return {
+        "id": first.id,
+        "structure": first.structure,
+        "kind": "contour" if len(parts) > 1 else "is" if first.inside else "is not",
+        "voxels": len(first.voxels),
+        "who": first.who,
+        "when": first.when,
+    }
 
 
 def _volume(volume: Volume) -> Mapping[str, Any]:

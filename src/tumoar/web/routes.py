@@ -37,6 +37,7 @@ B = TypeVar("B", bound="Body")
 Find = Callable[[str], Review]
 
 
+Runs = Annotated[list[Annotated[int, Field(ge=0, le=2**40)]], Field(max_length=2_000_000)]
 Initials = Annotated[str, Field(pattern=rf"^({INITIALS.pattern})?$")]
 
 
@@ -51,7 +52,16 @@ class PaintBody(Body):
 
     structure: Annotated[str, Field(max_length=64)]
     inside: bool
-    runs: Annotated[list[Annotated[int, Field(ge=0, le=2**40)]], Field(max_length=2_000_000)]
+    runs: Runs
+    who: Initials = ""
+
+
+class ContourBody(Body):
+    """A contour: what is inside of it in one slice, as runs of voxels."""
+
+    structure: Annotated[str, Field(max_length=64)]
+    runs: Runs
+    axis: Annotated[int, Field(ge=0, le=2)]
     who: Initials = ""
 
 
@@ -130,6 +140,10 @@ def review_routes(find: Find) -> list[Route]:
         body = await read_body(request, PaintBody)
         return await change(lambda r: r.paint(body.structure, body.inside, body.runs, body.who))(request)
 
+    async def draw(request: Request) -> Response:
+        body = await read_body(request, ContourBody)
+        return await change(lambda r: r.draw(body.structure, body.runs, body.axis, body.who))(request)
+
     async def between(request: Request) -> Response:
         body = await read_body(request, BetweenBody)
         return await change(lambda r: r.fill_between(body.structure, body.who))(request)
@@ -155,6 +169,7 @@ def review_routes(find: Find) -> list[Route]:
         ("GET", "/predicted/{name}", voxels(lambda r, q: r.probability(name(q), predicted=True))),
         ("GET", "/events", events),
         ("POST", "/strokes", paint),
+        ("POST", "/contours", draw),
         ("POST", "/between", between),
         ("POST", "/undo", change(lambda r: r.session.undo())),
         ("POST", "/redo", change(lambda r: r.session.redo())),

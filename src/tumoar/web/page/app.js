@@ -1,6 +1,6 @@
 // The list of results, and new cases: choose files, see what they are taken for, start, watch.
 
-import { follow, get, put, send } from "./talk.js";
+import { bytes, follow, get, put, send } from "./talk.js";
 import { span } from "./review.js";
 
 const WORDS = { read: "reading", place: "placing the atlas", fit: "fitting", sample: "sampling", write: "writing" };
@@ -48,6 +48,7 @@ export async function openList(given, tell) {
 // ---- results and cases --------------------------------------------------------------------------------------
 
 let last = null;
+const pictures = {};
 
 function filters() {
   const box = el("div", { className: "choice", role: "radiogroup", ariaLabel: "Filter by status" });
@@ -82,6 +83,13 @@ function list(state) {
   part("results").replaceChildren(rows.length ? el("div", { className: "scroll" }, table) : none);
 }
 
+// A refusal of the program without its identifier and file: what is wrong, and what to do.
+function plain(text) {
+  const [what, ...rest] = text.split(" | ");
+  const { found, do: todo } = Object.fromEntries(rest.map((part) => part.split(/: (.*)/s)));
+  return what.replace(/^E\d+-\S+ /, "") + (found ? ` (${found})` : "") + (todo ? `: ${todo}` : "");
+}
+
 function caseRow(row) {
   const box = el("div", { className: "case" });
   const title = el("div", { className: "row" }, el("strong", { textContent: row.name }), el("span", { className: "quiet", textContent: row.contrasts.join(", ") }));
@@ -97,7 +105,7 @@ function caseRow(row) {
   else title.append(button(row.can_continue ? "Continue" : "Start again", act("resume"), { className: "main" }));
   const { progress } = row;
   if (!progress) {
-    const words = { waiting: "Waits for the case before it.", stopped: "Stopped; what was computed is kept.", failed: row.reason };
+    const words = { waiting: "Waits for the case before it.", stopped: "Stopped; what was computed is kept.", failed: plain(row.reason) };
     box.append(el("p", { className: row.state === "failed" ? "bad" : "quiet", textContent: words[row.state] ?? row.state }));
     return box;
   }
@@ -107,8 +115,22 @@ function caseRow(row) {
   const left = progress.left === null ? "" : ` · about ${span(progress.left)} left`;
   const { core, tumor } = progress.figures;
   const sizes = core === undefined ? "" : ` · core ${core.toFixed(1)} cm³, whole tumor ${tumor.toFixed(1)} cm³ in this sample`;
-  box.append(stages, el("progress", { max: 1, value: progress.share, ariaLabel: `progress of ${row.name}` }), el("p", { className: "quiet", textContent: `elapsed ${span(progress.seconds)}${left}${sizes}` }));
+  box.append(stages, el("progress", { max: 1, value: progress.share, ariaLabel: `progress of ${row.name}` }), el("p", { className: "quiet", textContent: `elapsed ${span(progress.seconds)}${left}${sizes}` }), liveSlices(row));
   return box;
+}
+
+// The slices of a case: fetched again when the server has drawn them again.
+function liveSlices({ name, live }) {
+  const known = (pictures[name] ??= { version: null, image: el("img", { className: "live", hidden: true, alt: `Slices of ${name} in progress; the patient's right is on the left` }) });
+  if (live && live !== known.version) {
+    known.version = live;
+    bytes(`/api/cases/${name}/live`).then((png) => {
+      URL.revokeObjectURL(known.image.src);
+      known.image.src = URL.createObjectURL(new Blob([png], { type: "image/png" }));
+      known.image.hidden = false;
+    }, () => (known.version = null));
+  }
+  return known.image;
 }
 
 // ---- a new case ---------------------------------------------------------------------------------------------
@@ -222,7 +244,7 @@ function form({ found, images, contrasts }) {
     const by = (numbers, digits) => (numbers ? numbers.map((n) => Number(n.toFixed(digits))).join(" × ") : "");
     for (const cell of [image.name, by(image.shape, 0), by(image.spacing, 2), image.looks_like + sure]) line.insertCell().append(cell);
     line.insertCell().append(select);
-    for (const text of [image.refused, ...image.notes].filter(Boolean)) {
+    for (const text of [plain(image.refused), ...image.notes].filter(Boolean)) {
       const cell = body.insertRow().insertCell();
       Object.assign(cell, { colSpan: 5, className: image.refused ? "bad" : "quiet", textContent: text });
     }

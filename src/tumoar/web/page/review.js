@@ -7,8 +7,9 @@ import { View } from "./view.js";
 const find = (id) => document.getElementById(id);
 const MR_WINDOWS = { "full range": [0, 1], "dark tissue": [0, 0.5], "bright tissue": [0.4, 1], "middle": [0.2, 0.8] };
 const CT_WINDOWS = { "soft tissue (−100 to 200 HU)": [-100, 200], "brain (0 to 80 HU)": [0, 80], "stroke (20 to 50 HU)": [20, 50] };
-const TOOLS = { v: "look", b: "brush", e: "eraser", f: "fill", c: "cut" };
-const PAINTS = { brush: true, fill: true, eraser: false, cut: false };
+const TOOLS = { v: "look", b: "brush", e: "eraser", f: "fill", c: "cut", d: "contour" };
+const PAINTS = { brush: true, fill: true, contour: true, eraser: false, cut: false };
+const PATHS = ["fill", "cut", "contour"]; // tools that are drawn around something
 
 let view = null;
 let review = null; // { key, about, state, tool, … } of the review that is open
@@ -160,7 +161,7 @@ function panel(state, ended) {
   find("count").textContent = n ? `${n} correction${n > 1 ? "s" : ""}` : "No corrections yet";
   find("strokes").replaceChildren(...[...state.strokes].reverse().map((s) => {
     const time = new Date(s.when).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-    return made("li", `${s.inside ? "is" : "is not"} ${s.structure}: ${s.voxels} voxels, ${time}${s.who ? `, ${s.who}` : ""}`, { value: s.id });
+    return made("li", `${s.kind} ${s.structure}: ${s.voxels} voxels, ${time}${s.who ? `, ${s.who}` : ""}`, { value: s.id });
   }));
   const { sampling } = state;
   const running = sampling.state === "running";
@@ -241,6 +242,7 @@ function meaning() {
     brush: `What you paint is ${name}.`,
     eraser: `What you paint is not ${name}.`,
     fill: `Draw around a piece: all inside is ${name}. A click fills a hole.`,
+    contour: `Draw the whole outline of ${name} in this slice: it replaces the one that was there.`,
     cut: `Draw around a piece: nothing inside is ${name}. A click removes a piece.`,
   };
   find("meaning").textContent = words[review.tool];
@@ -278,7 +280,9 @@ const who = () => (/^[^\W\d_][\w.\- ]{0,15}$/u.test(find("initials").value) ? fi
 function post(pending, inside) {
   const runs = toRuns(pending.bitmap, view.shape, pending.plane, pending.index);
   if (!runs.length) return;
-  act("strokes", { structure: review.about.structures[view.active].name, inside, runs, who: who() });
+  const stroke = { structure: review.about.structures[view.active].name, runs, who: who() };
+  if (review.tool === "contour") act("contours", { ...stroke, axis: pending.plane.axis });
+  else act("strokes", { ...stroke, inside });
 }
 
 function between() {
@@ -335,7 +339,7 @@ function listen(made) {
       go(hit.tile, hit.u, hit.v);
     } else {
       const pending = begin(hit.tile.plane);
-      const isPath = review.tool === "fill" || review.tool === "cut";
+      const isPath = PATHS.includes(review.tool);
       drag = { kind: "paint", tile: hit.tile, pending, inside: PAINTS[review.tool], last: [hit.u, hit.v] };
       if (isPath) pending.path = [[hit.u, hit.v]];
       else stamp(pending.bitmap, ...sizes(hit.tile.plane), drag.last, drag.last, radius());
@@ -414,6 +418,7 @@ function listen(made) {
 function enclose(pending, last) {
   const [size] = sizes(pending.plane);
   if (pending.path.length > 2) return fillPath(pending.bitmap, size, pending.path);
+  if (review.tool === "contour") return;
   const inside = view.structureSlice(pending.plane, pending.index, view.active);
   const at = last.map(Math.round);
   const filled = flood(inside, size, at);

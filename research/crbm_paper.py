@@ -101,20 +101,18 @@ def follow(candidate: Candidate, shapes: list[Shape], unseen: list[Shape], steps
 
 
 def small_problem(name: str) -> tuple[list[Shape], list[Shape]]:
-    """Small shapes of the training and validation patients of the model in the package."""
+    """Small shapes of some training and validation patients of the model in the package."""
     card = load_models(MODEL)[1][name]
-    paths = sorted((DATA / "tumors" / "automatic").glob("*.nii.gz"))
-    by_name = {s.name: s for s in read_shapes(paths, [2, 3])[name]}
-    used, watched = ([by_name[n] for n in card[key]] for key in ("subjects", "validation"))
-    mu = sum(s.volume for s in used) / sum(s.places for s in used)
 
-    def small(shapes: list[Shape], n: int) -> list[Shape]:
-        large = (s for s in shapes if s.volume >= SMALLEST)
+    def small(names: list[str], n: int) -> list[Shape]:
+        paths = [DATA / "tumors" / "automatic" / f"{x}.nii.gz" for x in names[: 3 * n]]
+        large = (s for s in read_shapes(paths, [2, 3])[name] if s.volume >= SMALLEST)
         return sorted(large, key=lambda s: int(np.prod(s.v.shape)))[:n]
 
-    trained = small(used, TRAINED)
-    places = round(sum(s.volume for s in trained) / mu / len(trained))
-    return [replace(s, places=places) for s in trained], small(watched, UNSEEN)
+    trained, unseen = small(card["subjects"], TRAINED), small(card["validation"], UNSEEN)
+    mean = card["mean_mm3"]["core"] + (card["mean_mm3"]["edema"] if name == "z" else 0.0)
+    own = sum(s.volume for s in trained) / len(trained)
+    return [replace(s, places=round(s.places * own / mean)) for s in trained], unseen
 
 
 def candidates(steps: int) -> list[str]:

@@ -3,8 +3,8 @@
 A step of 0.1 has a meaning only with the scale of the gradient, which the paper does not give. Here a
 gradient is the mean over *all* voxels of the segmentations of a mini-batch, and the sum over the eight voxels
 that share a tap: the log-likelihood of a map is a sum over its voxels, and this is its gradient per voxel.
-Tumor is about one percent of a map. The same mean over windows around tumor is two orders of magnitude
-larger, and a step of 0.1 then diverges at once.
+Tumor is about one percent of a map. The same mean over boxes around tumor is tens of times larger, and a step
+of 0.1 then diverges at once.
 
 Nearly all of a map is empty. The sweep of a map differs from that of an empty map only where tumor reaches,
 so all maps of a mini-batch share one period of random numbers, and the empty map is swept once

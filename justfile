@@ -6,9 +6,13 @@ default:
 check:
     ruff check . && ruff format --check . && mypy && python -m pytest -n 2
 
-# long tests
+# thorough tests
 slow:
-    python -m pytest -m slow
+    python -m pytest -n 2 -m slow
+
+# suites of hours: statistics, kills, whole runs
+long *paths:
+    python -m pytest -m long {{paths}}
 
 # result pages that are not of this model and code; resumes, shortest first (--minutes N: begin nothing longer)
 evidence *options:

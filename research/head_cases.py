@@ -13,6 +13,7 @@ import numpy as np
 from tumoar.geometry.image import Case, Grid, Image, Input, is_valid, transform_intensities
 from tumoar.geometry.resample import resample_valid
 from tumoar.simulate.scanner import change_spacing
+from tumoar.train.clinical import clinical_rules, relabel
 from tumoar.train.head_table import default_heads
 from tumoar.train.prepare import prepare_head
 from tumoar.vocabulary.contrasts import find_contrast
@@ -22,6 +23,10 @@ PROJECT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("TUMOAR_DATA", PROJECT.parent / "shared" / "data"))
 PACKAGE = PROJECT / "src" / "tumoar"
 LABELS = default_labels()
+MADE_BY = (
+    *("data/heads.toml", "data/labels.toml", "data/clinical.toml"),
+    *("train/prepare.py", "train/eye_sockets.py", "train/clinical.py"),
+)
 
 
 def digest(script: str, parts: Iterable[str]) -> str:
@@ -34,15 +39,21 @@ def digest(script: str, parts: Iterable[str]) -> str:
 
 
 def read_head(name: str, cache: Path) -> tuple[np.ndarray, np.ndarray, Grid]:
-    """Label map, source codes and grid; preparing takes a while, so its result is kept."""
+    """Label map, source codes and grid, with organs as planners draw them.
+
+    Preparing takes a while, so its result is kept.
+    """
     image = nib.as_closest_canonical(nib.load(DATA / "heads" / f"head_{name}.nii.gz"))
-    source = np.asarray(image.dataobj).astype(np.int16)
-    grid = Grid(source.shape, image.affine)
-    made_by = ("data/heads.toml", "data/labels.toml", "train/prepare.py", "train/eye_sockets.py")
-    kept = cache / f"head_{name}_{digest(__file__, made_by)}.npy"
+    grid = Grid(image.shape, image.affine)
+    kept = cache / f"head_{name}_{digest(__file__, MADE_BY)}.npz"
     if not kept.exists():
-        np.save(kept, prepare_head(source, grid, default_heads(), LABELS, name=name))
-    return np.load(kept), source, grid
+        marked = np.asarray(image.dataobj).astype(np.int16)
+        source = relabel(marked, grid, default_heads(), clinical_rules(), name=name).astype(np.int16)
+        np.savez(
+            kept, label_map=prepare_head(source, grid, default_heads(), LABELS, name=name), source=source
+        )
+    with np.load(kept) as both:
+        return both["label_map"], both["source"], grid
 
 
 def around_head(

@@ -47,7 +47,7 @@ def build(sources, folder, umask):
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in made}, made
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_builds_have_the_same_digests(tmp_path):
     pytest.importorskip("build")
     pytest.importorskip("hatchling")

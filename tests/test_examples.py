@@ -51,7 +51,7 @@ def test_keep_a_correction(monkeypatch):
     assert 0 < result.votes.y.sum() < z.sum()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_first_case(tmp_path, capsys):
     from tumoar.io.models import default_model
     from tumoar.simulate import Acquisition, draw_patient
@@ -68,7 +68,7 @@ def test_first_case(tmp_path, capsys):
     assert "GTV" in (out / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_score_against_truth():
     short = Config(gibbs=GibbsConfig(burn_in=20, samples=10))
     scores = example("score_against_truth")["main"](2, short)

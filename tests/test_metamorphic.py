@@ -158,12 +158,12 @@ RELATIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["M6", "M10", "M16"])
+@pytest.mark.parametrize("name", ["M6", *(pytest.param(n, marks=pytest.mark.slow) for n in ("M10", "M16"))])
 def test_one_case(name):
     RELATIONS[name](0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", RELATIONS)
 def test_ten_cases(name, record_property):

@@ -16,8 +16,9 @@ Which requirement controls which risk, and which tests verify it: in the manner 
 without claiming conformity with either. tumoar is for research only; not a medical device. Severity is that
 of the harm if an outline were used without review, which it must not be.
 
-A path names a file of tests, or one test in it; run any of them with `pytest PATH`. Tests marked `slow` need
-`-m slow`. What is not covered is listed in [tests and robustness](tests.md#what-is-not-covered).
+A path names a file of tests, or one test in it; run any of them with `pytest PATH`. Tests marked `slow` or
+`long` need `-m slow` or `-m long`. What is not covered is listed in
+[tests and robustness](tests.md#what-is-not-covered).
 
 This page is made from `tools/trace.toml`; do not edit it.
 """

@@ -237,6 +237,7 @@ def test_texts_are_escaped_in_notebooks():
     assert "&lt;script&gt;" in page
 
 
+@pytest.mark.slow
 def test_a_report_that_shows_the_face_gives_a_notebook_no_pictures(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         for place, name, value in stand_ins():
@@ -248,6 +249,7 @@ def test_a_report_that_shows_the_face_gives_a_notebook_no_pictures(tmp_path):
     assert "<td>GTV</td>" in page
 
 
+@pytest.mark.slow
 def test_small_parts_are_removed_in_memory_as_on_disk(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         for place, name, value in stand_ins():

@@ -110,6 +110,7 @@ def test_command_and_function_write_the_same_bits(small, tmp_path):
     assert set(one) == set(other)
 
 
+@pytest.mark.slow
 def test_a_case_is_segmented_as_its_images_are(small, tmp_path):
     live = tumoar.segment(small_head.case(), MODEL, CONFIG, seed=3)
     assert np.array_equal(live.labels, run().labels)
@@ -130,6 +131,7 @@ def test_progress_goes_to_a_callback_and_nothing_is_printed(small, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_continued_to_the_same_bits(small, tmp_path):
     def stop(progress):
         if progress.stage == "sample" and progress.done == 9:
@@ -147,6 +149,7 @@ def test_an_interrupted_run_is_continued_to_the_same_bits(small, tmp_path):
     assert not list(tmp_path.glob(".out*"))
 
 
+@pytest.mark.slow
 def test_the_same_result_is_returned_again_and_another_one_refused(small, tmp_path):
     first = tumoar.segment(t1c="a", output=tmp_path / "out")
     before = (tmp_path / "out" / "run.json").read_bytes()

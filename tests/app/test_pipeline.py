@@ -69,7 +69,7 @@ def test_entropy_is_zero_where_all_samples_agree(undisturbed):
     assert (entropy[~sure] > 0).all()
 
 
-@pytest.mark.parametrize("stop", [3, 15, 26])
+@pytest.mark.parametrize("stop", [15, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 26))])
 def test_resumes_to_the_same_bits(undisturbed, stop):
     keeper, steps = Memory(), []
 
@@ -86,6 +86,7 @@ def test_resumes_to_the_same_bits(undisturbed, stop):
     assert np.array_equal(resumed.theta.mu, undisturbed.theta.mu)
 
 
+@pytest.mark.slow
 def test_the_power_that_the_images_ask_for_stands_in_the_settings(undisturbed):
     """The small head has independent noise; what is left of correlation is tissue that differs by place."""
     assert Config().gibbs.tau == "images"
@@ -109,6 +110,7 @@ def test_does_not_depend_on_threads(undisturbed):
         use_threads(before)
 
 
+@pytest.mark.slow
 def test_chains_differ_and_are_pooled(undisturbed):
     both = run(config=CONFIG.model_copy(update={"chains": 2}))
     first, second = both.tallies
@@ -118,6 +120,7 @@ def test_chains_differ_and_are_pooled(undisturbed):
     assert both.tally.samples == 20
 
 
+@pytest.mark.slow
 def test_samples_are_kept_when_asked_for_also_over_an_interruption(undisturbed):
     keeper, steps = Memory(), []
 
@@ -148,6 +151,7 @@ def test_no_tumor_leaves_organs_alone():
     assert not [note for note in review(result) if note.id == "B43"]
 
 
+@pytest.mark.slow
 def test_healthy_head_has_no_tumor():
     result = run(case=small_head.case(tumor=False))
     assert result.volume("GTV").mean + result.volume("Edema").mean < 0.1
@@ -163,6 +167,7 @@ def test_given_tumor_is_held():
     assert 0 < result.votes.y.sum() < z.sum()
 
 
+@pytest.mark.slow
 def test_given_tumor_is_kept_however_small():
     """What a user has drawn is delivered, also where a speck of the vote would be left out."""
     z = np.zeros((small_head.SIZE,) * 3, np.int8)

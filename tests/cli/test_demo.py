@@ -42,6 +42,7 @@ def test_a_demo_writes_a_result_and_its_comparison_with_the_truth(tmp_path, capf
     assert err.index("OK: demo/report.html") < err.index("GTV            Dice")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_demo_says_how_often_the_truth_lies_in_its_interval(tmp_path, capfd):
     with pytest.raises(SystemExit):

@@ -1,5 +1,7 @@
 """`tumoar export` for 3D Slicer and ITK-SNAP."""
 
+import shutil
+
 import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
@@ -10,9 +12,14 @@ from tumoar.io.manifest import read_manifest
 from tumoar.io.nifti import read_nifti
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("built"), organs=True)[0]
+
+
 @pytest.fixture
-def out(tmp_path):
-    return build(tmp_path, organs=True)[0]
+def out(built, tmp_path):
+    return shutil.copytree(built, tmp_path / "out")
 
 
 def call(capfd, *arguments):

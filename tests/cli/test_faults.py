@@ -33,24 +33,24 @@ def names(folder):
 
 
 def steps_of(action, every):
-    """All steps, or some of them in the fast suite; always the last ones, where folders change places."""
+    """All steps, or every so many; always the last ones, where folders change places."""
     count = count_steps(action)
     assert count > 20
-    return [n for n in range(1, count + 1) if n % every == 0 or n > count - 8]
+    last = 4 if every == FEW else 8
+    return [n for n in range(1, count + 1) if n % every == 0 or n > count - last]
 
 
-def every(request):
-    return 1 if "all" in request.node.callspec.id else 7
+FEW = 25
+EVERY = {"few": FEW, "some": 7, "all": 1}
+MARKS = {"few": (), "some": pytest.mark.slow, "all": pytest.mark.long}
+SCOPES = [pytest.param(every, id=name, marks=MARKS[name]) for name, every in EVERY.items()]
 
 
-SCOPES = [pytest.param("some"), pytest.param("all", marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_killed_while_publishing(result, tmp_path, scope, request, record_property):
+@pytest.mark.parametrize("every", SCOPES)
+def test_killed_while_publishing(result, tmp_path, every, record_property):
     fresh, out = tmp_path / "fresh", tmp_path / "there"
     writing(result, out, "old")()
-    steps = steps_of(writing(result, fresh / "out", "new"), every(request))
+    steps = steps_of(writing(result, fresh / "out", "new"), every)
     record_property("tried", 2 * len(steps))
     for step in steps:
         shutil.rmtree(fresh, ignore_errors=True)  # killed before it was made
@@ -64,13 +64,13 @@ def test_killed_while_publishing(result, tmp_path, scope, request, record_proper
         writing(result, out, "old")()
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_killed_while_adding(result, tmp_path, scope, request, record_property):
+@pytest.mark.parametrize("every", SCOPES)
+def test_killed_while_adding(result, tmp_path, every, record_property):
     out = tmp_path / "out"
     writing(result, out, "k")()
     shutil.copytree(out, tmp_path / "kept")
     add = lambda: add_margins(out, Margins(6, 2))  # noqa: E731
-    steps = steps_of(add, every(request))
+    steps = steps_of(add, every)
     record_property("tried", len(steps))
     for step in steps:
         shutil.rmtree(out)
@@ -82,11 +82,11 @@ def test_killed_while_adding(result, tmp_path, scope, request, record_property):
 
 
 @pytest.mark.parametrize("error", [FULL, READ_ONLY, BROKEN])
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_disk_that_fails(result, tmp_path, scope, error, request, record_property):
+@pytest.mark.parametrize("every", SCOPES)
+def test_a_disk_that_fails(result, tmp_path, every, error, record_property):
     out = tmp_path / "out"
     writing(result, out, "old")()
-    steps = steps_of(writing(result, out, "new"), every(request))
+    steps = steps_of(writing(result, out, "new"), every)
     record_property("tried", len(steps))
     writing(result, out, "old")()  # counting has written the new one
     for step in steps:

@@ -50,7 +50,7 @@ def bits(out):
     return {name: digest for name, digest in files.items() if name.endswith((".nii.gz", ".tsv"))}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_killed_at_any_moment_and_resumed_gives_the_same_bits(patient, tmp_path, record_property):
     whole = start(patient, tmp_path / "whole", "--threads", 2)

@@ -49,17 +49,18 @@ def stopped(server, whole, folder, signals, wanted, seed):
     return stops
 
 
+@pytest.mark.slow
 def test_a_few_stops(server, whole, tmp_path):
     stopped(server, whole, tmp_path, (*ENDING, signal.SIGKILL), 3, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_a_hundred_signals(server, whole, tmp_path, record_property):
     record_property("tried", stopped(server, whole, tmp_path, ENDING, 100, 2))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_three_hundred_kills(server, whole, tmp_path, record_property):
     record_property("tried", stopped(server, whole, tmp_path, (signal.SIGKILL,), 300, 3))
@@ -81,11 +82,12 @@ def limited(server, whole, out, more):
     return code
 
 
+@pytest.mark.slow
 def test_too_little_memory(server, whole, tmp_path):
     assert limited(server, whole, tmp_path / "out", 8 * MEGABYTE) == 10
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_twenty_limits_of_memory(server, whole, tmp_path, record_property):
     codes = []
     for number, more in enumerate(np.geomspace(100, 2000, 20)):
@@ -116,7 +118,7 @@ def with_threads(server, folder):
             yield out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_threads_change_no_bit(whole, tmp_path, record_property):
     server = Server(tmp_path, threads=8)
     try:
@@ -135,7 +137,7 @@ OLDER = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_another_processor_gives_the_same_labels(server, tmp_path, record_property):
     """Rounding may differ, and chains part: labels agree on 99.9 %; its own threads change no bit there."""
@@ -158,7 +160,7 @@ def test_another_processor_gives_the_same_labels(server, tmp_path, record_proper
 # ---- at the same time --------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_sixteen_runs_on_one_output(server, whole, tmp_path, record_property):
     """Whoever comes second is told so, or finds it done; one run alone writes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from functools import partial
+from itertools import product
 
 import pytest
 import small_run
@@ -36,14 +37,20 @@ def finished(tmp_path_factory):
     return out
 
 
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    for name in ("T1c", "FLAIR"):
+        head = synthetic_head(name)
+        write_nifti(folder / f"{name.lower()}.nii.gz", head.data, head.grid)
+    return folder
+
+
 @pytest.fixture
-def here(tmp_path, monkeypatch, finished):
+def here(tmp_path, monkeypatch, finished, scans):
     """A folder of scans with a finished result in it, as the current folder."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "scans").mkdir()
-    for name in ("t1c", "flair"):
-        head = synthetic_head(name.upper().replace("T1C", "T1c"))
-        write_nifti(tmp_path / "scans" / f"{name}.nii.gz", head.data, head.grid)
+    shutil.copytree(scans, tmp_path / "scans")
     shutil.copytree(finished, tmp_path / "out")
     return tmp_path
 
@@ -63,8 +70,19 @@ def call(capfd, *arguments):
 SEGMENT = ("segment", "--t1c", "scans/t1c.nii.gz", "--flair", "scans/flair.nii.gz")
 
 
-@pytest.mark.parametrize("extra", [(), ("--overwrite",), ("--overwrite", "--dry-run"), ("--dry-run",)])
-@pytest.mark.parametrize("place", ["scans", ".", "..", "/", "scans/t1c.nii.gz", "scans/.."])
+PLACES = ("scans", ".", "..", "/", "scans/t1c.nii.gz", "scans/..")
+EXTRAS = ((), ("--overwrite",), ("--overwrite", "--dry-run"), ("--dry-run",))
+OTHERS = ("out", "scans", ".", "/")
+
+
+def every(*choices):
+    """All combinations; those beside a covering diagonal are slow."""
+    for at in product(*(range(len(c)) for c in choices)):
+        is_slow = any((n - at[0]) % min(len(choices[0]), len(c)) for n, c in zip(at[1:], choices[1:]))
+        yield pytest.param(*(c[n] for n, c in zip(at, choices)), marks=pytest.mark.slow if is_slow else ())
+
+
+@pytest.mark.parametrize(("place", "extra"), every(PLACES, EXTRAS))
 def test_segment_never_takes_a_folder_that_is_not_its_own(here, capfd, place, extra):
     before = everything(here)
     code, told = call(capfd, *SEGMENT, "-o", place, *extra)
@@ -121,9 +139,8 @@ def test_a_result_is_found_from_inside_it(here, capfd, monkeypatch, place):
     read_manifest(here / "here" / "out")
 
 
-@pytest.mark.parametrize("place", ["out", "scans", ".", "/"])
-@pytest.mark.parametrize("extra", [(), ("--overwrite",)])
 @pytest.mark.parametrize("command", ["dose", "evaluate", "simulate"])
+@pytest.mark.parametrize(("place", "extra"), every(OTHERS, EXTRAS[:2]))
 def test_other_commands_take_no_folder_that_is_not_theirs(here, capfd, command, place, extra):
     words = {
         "dose": ("dose", "out", "--dose", "scans/t1c.nii.gz"),

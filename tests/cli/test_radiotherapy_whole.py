@@ -53,7 +53,7 @@ def to_dicom(source, folder, name, number, study):
     return grid
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_from_series_to_doses(tmp_path):
     log: list[str] = []
     contrasts = [part for name in CONTRASTS for part in ("--contrast", name)]

@@ -71,6 +71,7 @@ def test_the_last_words_show_the_outlined_volume_before_the_spread_of_the_sample
     assert "cm³, 90 %" not in "".join(watch.lines)
 
 
+@pytest.mark.slow
 def test_a_report_with_the_face_is_another_result(tmp_path):
     run(tmp_path / "out", keep_face=True)
     assert read_page(tmp_path / "out" / "report.html")["whole"]
@@ -80,6 +81,7 @@ def test_a_report_with_the_face_is_another_result(tmp_path):
     assert not read_page(tmp_path / "out" / "report.html")["whole"]
 
 
+@pytest.mark.slow
 def test_a_run_is_published_resumed_and_kept(tmp_path):
     out = tmp_path / "out"
     result, _ = run(out)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import numpy as np
 import pytest
 from ball_maps import shifted
+from small_atlas import small_atlas
 
-from tumoar.cli.train import atlas, identity, load_state, prepare, save_state, train_with_progress
+from tumoar.cli.train import _start, atlas, identity, load_state, prepare, save_state, train_with_progress
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import write_nifti
+from tumoar.io.store import save_atlas
 from tumoar.train.atlas import AtlasSettings, Level, train
 from tumoar.vocabulary.errors import IntegrityError, UnreadableFileError, UsageError
 from tumoar.vocabulary.labels import default_labels
@@ -55,3 +59,29 @@ def test_label_maps_hold_whole_numbers(tmp_path):
     write_nifti(path, np.full((8, 8, 8), 0.5, np.float32), Grid((8, 8, 8), np.eye(4)))
     with pytest.raises(UnreadableFileError, match="whole numbers"):
         prepare([path], tmp_path / "out")
+
+
+def test_a_training_goes_on_from_an_atlas_that_says_how_heads_lie_in_it(tmp_path):
+    paths = [tmp_path / f"{n}.nii.gz" for n in "ab"]
+    with pytest.raises(UsageError, match="--iterations needs --start"):
+        atlas(paths, tmp_path / "model.npz", iterations=3)
+    save_atlas(tmp_path / "bare.npz", small_atlas())
+    with pytest.raises(UsageError, match="does not say how heads are aligned"):
+        atlas(paths, tmp_path / "model.npz", start=tmp_path / "bare.npz")
+    assert not (tmp_path / "model.npz").exists()
+
+
+def test_an_atlas_of_other_structures_is_refused(tmp_path):
+    paths = [tmp_path / f"{n}.nii.gz" for n in "ab"]
+    table = default_labels()
+    fewer = table.join("deep gray matter", "gray matter")
+    with pytest.raises(UsageError, match=r"other structures.*deep gray matter"):
+        _start(files("tumoar") / "data" / "atlas.npz", fewer)
+    kept, digest = _start(files("tumoar") / "data" / "atlas.npz", table)
+    assert len(digest) == 64
+    assert identity(np.zeros(1, np.uint8), table, SETTINGS, 0, digest) != identity(
+        np.zeros(1, np.uint8), table, SETTINGS, 0
+    )
+    assert kept.labels.K == table.K
+    with pytest.raises(UnreadableFileError):
+        atlas(paths, tmp_path / "model.npz", start=files("tumoar") / "data" / "atlas.npz")

@@ -45,6 +45,7 @@ def test_training_writes_a_model_with_its_provenance(masks, tmp_path):
     assert load_sections(both).keys() == {"shape_y"}
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_its_checkpoint_alone(masks, tmp_path, monkeypatch):
     """A run stopped at a checkpoint ends as one that was not; other masks do not continue it."""
     common = {"maps": "y", "core": "2", "steps": 3, "held_out": 1, "validation": 1, "seed": 3}
@@ -75,6 +76,7 @@ def test_blas_has_one_thread_while_it_trains(masks, tmp_path, monkeypatch):
     assert set(seen) == {1}
 
 
+@pytest.mark.slow
 def test_the_paper_s_rule_goes_on_from_its_checkpoint(masks, tmp_path, monkeypatch):
     common = {"maps": "y", "core": "2", "rule": "cd", "held_out": 0, "validation": 1, "seed": 3, "step": 0.05}
     shape(masks, output=tmp_path / "whole.npz", steps=3, **common)

@@ -173,7 +173,7 @@ def test_what_nobody_waits_for_is_stopped(tmp_path):
     assert not is_alive(int(turn.read_text().split()[0]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_hundred_subjects_leave_the_client_as_it_was(tmp_path):
     kinds = {f"{n:03}": "bad" if n % 10 == 3 else "good" for n in range(200)}
     who, how = subjects(tmp_path / "images", kinds), order(tmp_path / "out")
@@ -211,7 +211,7 @@ MAPS = np.stack([shifted(-1), shifted(1)])
 SETTINGS = AtlasSettings(levels=(Level((8.0,), 2),), collapses=0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["local", "remote"])
 def test_heads_of_an_atlas_are_fitted_elsewhere_to_the_same_bits(place, request):
     *_, (one, _) = train(MAPS, default_labels(), SETTINGS, 3)
@@ -341,7 +341,7 @@ def test_a_cluster_over_tls_lets_in_nobody_with_another_key(remote, tmp_path, mo
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["local", "remote"])
 def test_a_client_that_is_interrupted_leaves_nothing_running_and_continues(place, tmp_path, request):
     remote = request.getfixturevalue("remote") if place == "remote" else Scheduler("")

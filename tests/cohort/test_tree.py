@@ -104,7 +104,7 @@ def test_folders_of_others_are_left_alone(tmp_path):
     assert [p.name for p in tmp_path.rglob("*")] in (["thesis.txt", "raw"], ["raw", "thesis.txt"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(VALIDATOR is None, reason="needs bids-validator-deno")
 def test_the_validator_finds_nothing_wrong(study):
     _, order = study

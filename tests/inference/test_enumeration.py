@@ -172,7 +172,7 @@ def test_a_region_that_followed_the_chain_to_its_end_would_change_them(monkeypat
     assert sampled(model, D, copies=6, sweeps=240, full_every=3).distance(exact(model, D)) > 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ENUMERATED)
 def test_sampler_agrees_with_enumeration_to_3_in_a_thousand(name):
@@ -181,7 +181,7 @@ def test_sampler_agrees_with_enumeration_to_3_in_a_thousand(name):
     assert sampled(model, D, copies=10, sweeps=400).distance(exact(model, D)) < 0.003
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_kernels_for_forty_filters_of_14_cubed_agree_with_enumeration():
     assert all(crbm.fast for crbm in SHIPPED_SIZE.shapes)

@@ -51,8 +51,11 @@ def scores(model: TinyModel, draws: int, seed: int = 0) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     "model",
-    [ENUMERATED["cRBM"], JOINT["rows that rest"], JOINT["a region"]],
-    ids=["cRBM", "resting", "a region"],
+    [
+        pytest.param(ENUMERATED["cRBM"], id="cRBM"),
+        pytest.param(JOINT["rows that rest"], id="resting", marks=pytest.mark.slow),
+        pytest.param(JOINT["a region"], id="a region", marks=pytest.mark.slow),
+    ],
 )
 def test_joint_distribution(model):
     z = scores(model, 250)
@@ -60,7 +63,7 @@ def test_joint_distribution(model):
     assert max(map(abs, z.values())) < 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", JOINT)
 def test_joint_distribution_at_length(name, record_property):

@@ -66,14 +66,16 @@ def scores(m: TinyMesh, draws: int, seed: int = 0) -> dict[str, float]:
     return dict(zip(names, sampler_tests.compare_means(a, b).tolist()))
 
 
-@pytest.mark.parametrize("name", ["cRBM", "two cells", "rows that rest"])
+@pytest.mark.parametrize(
+    "name", ["cRBM", *(pytest.param(n, marks=pytest.mark.slow) for n in ("two cells", "rows that rest"))]
+)
 def test_joint_distribution(name):
     z = scores(MODELS[name], 250)
     assert len(z) >= 45
     assert max(map(abs, z.values())) < 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", MODELS)
 def test_joint_distribution_at_length(name, record_property):

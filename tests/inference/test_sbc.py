@@ -75,7 +75,7 @@ def test_uniform_ranks_pass_and_skewed_ones_do_not():
     assert p_values(narrow, DRAWS).max() < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(4 * 3600)
 def test_ranks_are_uniform(record_property):
     rows = [replicate(MODEL, number) for number in range(1000)]

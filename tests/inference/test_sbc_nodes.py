@@ -47,7 +47,7 @@ def replicate(m: TinyMesh, number: int) -> dict[str, int]:
     return dict(zip(truth, (below + rng.integers(0, ties + 1)).tolist()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("name", ["cRBM", "two cells"])
 def test_ranks_are_uniform(name, record_property):

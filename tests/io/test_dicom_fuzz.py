@@ -22,7 +22,7 @@ def test_damaged_files(tmp_path):
     fuzz(tmp_path, range(250))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ten_thousand_damaged_files(tmp_path, record_property):
     fuzz(tmp_path, range(1000, 11_000))
     record_property("tried", 10_000)

@@ -76,7 +76,7 @@ PLACES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
     ("name", "version", "order"),
@@ -359,7 +359,7 @@ def test_real_images_are_read_as_nibabel_reads_them(shared_data, name):
 
 
 @pytest.mark.shared
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_images_load(shared_data):
     for path in shared_data.rglob("*.nii.gz"):
         try:

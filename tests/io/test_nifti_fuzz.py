@@ -63,7 +63,7 @@ def test_a_changed_field_never_moves_the_image(path, raw):
     require_same_place(path, raw)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_twenty_thousand_damaged_files(path, record_property):
     found = [damaged_nifti(path, number) for number in range(20_000)]
     assert {how for how, was_read in found if was_read} == {"field", "bytes", "gzip"}

@@ -51,12 +51,12 @@ def round_trip(folder, seed):
             assert np.abs(mask - masks[name].astype(float)).max() < 1e-3
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [n if n < 6 else pytest.param(n, marks=pytest.mark.slow) for n in range(24)])
 def test_round_trips(tmp_path, seed):
     round_trip(tmp_path, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 400))
 def test_many_round_trips(tmp_path, seed):
     round_trip(tmp_path, seed)

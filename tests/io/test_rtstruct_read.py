@@ -378,6 +378,7 @@ def written(tmp_path, polygons):
     return tmp_path / "RS.dcm"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("polygons", "expected"),
     [

@@ -107,6 +107,7 @@ def test_labels_follow_the_tables(folder):
     assert labels.gmms[labels.x_named("Soft")].components == 3
     assert labels.organ("Hippocampus_L").structures == ("Left-Hippocampus",)
     provenance = import_samseg(folder).provenance
+    assert set(provenance["lacks"]) == {"Brainstem", "OpticChiasm"}
     assert provenance["split_labels"] == {"Left-Thalamus": ["WM", "GM"]}
     assert provenance["source_labels"]["Soft_Nonbrain_Tissue"] == 258
 

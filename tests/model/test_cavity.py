@@ -153,6 +153,7 @@ def test_cavity_and_residual_of_the_small_head(opened):
     assert small_head.dice(residual, core) > 0.7
 
 
+@pytest.mark.slow
 def test_blood_belongs_to_the_cavity():
     D, cavity, core = small_surgery.remove_core()
     D, blood = small_surgery.leave_blood(D, cavity)
@@ -216,6 +217,7 @@ def plain():
         return segment(case, MODEL, CONFIG, seed=0, keeper=Memory())
 
 
+@pytest.mark.slow
 def test_without_the_option_the_model_knows_no_cavity(plain):
     """The same bits as from contrasts without a word on cavities."""
     known = tuple(

@@ -101,7 +101,7 @@ def test_gem_never_decreases_the_posterior_at_any_substep():
     assert sum(monotone(seed) for seed in range(40)) > 10
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_gem_never_decreases_on_200_problems(record_property):
     assert sum(monotone(seed) for seed in range(200)) > 50
     record_property("tried", 200)

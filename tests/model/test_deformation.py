@@ -87,7 +87,7 @@ def test_fits_do_not_fold():
     assert max(check_fit(seed) for seed in range(4)) > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_five_hundred_fits_do_not_fold(record_property):
     assert max(check_fit(seed) for seed in range(500)) > 0.5
     record_property("tried", 500)

@@ -74,7 +74,7 @@ def assert_close(fast: Moments, slow: Moments, rtol: float) -> None:
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.abs(b).max(), err_msg=name)
 
 
-@pytest.mark.parametrize("N", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 7))])
+@pytest.mark.parametrize("N", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 4, 7))])
 def test_expected_moments_and_likelihood_equal_the_naive_ones(N):
     s = scene(N)
     groups = joint.compile_groups(LABELS, flat=joint.Flat())

@@ -51,7 +51,7 @@ def test_voxels_of_one_color_do_not_see_each_other():
         np.testing.assert_array_equal(model.field(v, own, 0), model.field(changed, own, 0))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_colored_sweeps_reach_the_enumerated_distribution():
     shape, model = (2, 2, 2), FirstOrderMRF(0.15)
     maps = np.array(list(itertools.product((0, 1), repeat=8)), bool).reshape(-1, *shape)

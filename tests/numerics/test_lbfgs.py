@@ -102,7 +102,7 @@ def test_no_folded_mesh_is_ever_accepted(seed):
     check_fit(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_folded_mesh_is_ever_accepted_in_five_hundred_fits():
     for seed in range(500):
         check_fit(seed)

@@ -55,7 +55,7 @@ def test_gradient_equals_differences(seed):
     check_gradient(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_gradient_equals_differences_at_a_thousand_points(record_property):
     for seed in range(1000):
         check_gradient(seed)

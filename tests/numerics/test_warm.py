@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 
+import pytest
 import small_head
 import small_run
 from every_kernel import dispatchers
@@ -20,12 +21,18 @@ from tumoar.placement.affine import place_affine
 from tumoar.vocabulary.errors import FitError
 
 
+@pytest.fixture(autouse=True)
+def compiles_ahead():
+    """Here kernels are compiled ahead, unlike in other tests."""
+
+
 def compiled():
     """Signatures of all kernels that Python calls."""
     found = (d for d in dispatchers() if not d.targetoptions.get("no_cpython_wrapper"))
     return {(d.__qualname__, signature) for d in found for signature in d.overloads}
 
 
+@pytest.mark.slow
 def test_a_run_compiles_nothing_that_was_not_compiled_ahead(tmp_path, monkeypatch):
     monkeypatch.setattr(jit, "PLACE", jit.PLACE and jit.PLACE._replace(folder=tmp_path))
     case = small_head.case()

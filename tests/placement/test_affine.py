@@ -106,10 +106,10 @@ def t1(head):
     ("names", "stripped"),
     [
         (["CT"], False),
-        (["T1c", "T2"], True),
-        pytest.param(["T1"], False, marks=pytest.mark.slow),
-        pytest.param(["FLAIR"], False, marks=pytest.mark.slow),
-        pytest.param(["T1"], True, marks=pytest.mark.slow),
+        pytest.param(["T1c", "T2"], True, marks=pytest.mark.slow),
+        pytest.param(["T1"], False, marks=pytest.mark.long),
+        pytest.param(["FLAIR"], False, marks=pytest.mark.long),
+        pytest.param(["T1"], True, marks=pytest.mark.long),
     ],
     ids=lambda v: "+".join(v) if isinstance(v, list) else ("stripped" if v else "whole"),
 )
@@ -136,9 +136,9 @@ def hardened(case, *, range_=0.0, cleared=False):
 @pytest.mark.parametrize(
     ("range_", "cleared"),
     [
-        (2.0, True),
-        pytest.param(2.0, False, marks=pytest.mark.slow),
-        pytest.param(0.0, True, marks=pytest.mark.slow),
+        pytest.param(2.0, True, marks=pytest.mark.slow),
+        pytest.param(2.0, False, marks=pytest.mark.long),
+        pytest.param(0.0, True, marks=pytest.mark.long),
     ],
 )
 def test_a_fading_coil_and_cleared_air_do_not_lead_astray(t1, templates, range_, cleared):
@@ -150,7 +150,7 @@ def test_a_fading_coil_and_cleared_air_do_not_lead_astray(t1, templates, range_,
     assert degrees < RIGHT
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_large_tumor_does_not_lead_astray(head, templates):
     rng = np.random.default_rng(2)
     tumor = draw_place(draw_blob(rng, core_ml=80, spacing=float(STEP)), head[0], LABELS, rng)
@@ -160,7 +160,7 @@ def test_a_large_tumor_does_not_lead_astray(head, templates):
     assert degrees < RIGHT
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_placement_follows_a_shifted_world_and_ignores_intensity_scale(t1, templates):
     """The first exactly, since no coordinate enters that depends on the origin of the world.
 
@@ -176,14 +176,14 @@ def test_placement_follows_a_shifted_world_and_ignores_intensity_scale(t1, templ
     assert errors(brighter.matrix, here.matrix)[0] < 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("axes", [(2, 3), (1, 3)])
 def test_a_head_upside_down_is_refused(t1, templates, axes):
     failures = find_placement(replace(t1, D=np.flip(t1.D, axes)), templates[False]).failures
     assert any("turned" in sentence for sentence in failures)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [0.55, 1.6])
 def test_a_head_of_impossible_size_is_refused(t1, templates, scale):
     size = [max(1, round(n * scale)) for n in t1.grid.shape]
@@ -210,7 +210,7 @@ def phantom(kind):
     return Case(D, (contrast,), grid, "T1", (Input("T1", "phantom", grid, "RAS", np.eye(4)),), False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["ball", "noise", "bottle"])
 def test_what_is_no_head_is_refused(templates, kind):
     assert find_placement(phantom(kind), templates[False]).failures

@@ -63,7 +63,7 @@ def swapped(names, a, b):
     return [{a: b, b: a}.get(name, name) for name in names]
 
 
-@pytest.mark.parametrize("bias", [0.0, 0.4])
+@pytest.mark.parametrize("bias", [pytest.param(0.0, marks=pytest.mark.slow), 0.4])
 def test_right_names_pass_without_a_word_with_a_tumor_and_a_bias_field(bias):
     assert looked_at(head(*NAMES, "DIR", bias=bias)) == ()
     for pair in combinations(NAMES, 2):
@@ -72,7 +72,7 @@ def test_right_names_pass_without_a_word_with_a_tumor_and_a_bias_field(bias):
         assert looked_at(head(name, bias=bias)) == ()
 
 
-@pytest.mark.parametrize("given", ["all", "two"])
+@pytest.mark.parametrize("given", ["all", pytest.param("two", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("a", "b"), list(combinations(NAMES, 2)))
 def test_every_swap_that_can_be_seen_is_refused_and_named(a, b, given):
     names = NAMES if given == "all" else (a, b)
@@ -152,7 +152,7 @@ def test_trusted_names_are_noted_at_once_and_above_all_other_notes():
     assert notes[0].action == "check whether T1c and FLAIR were swapped"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_real_patients_swapped_in_every_way(shared_data, record_property):
     folders = [*(shared_data / "patients").iterdir(), *(shared_data / "patients-automatic").iterdir()]
@@ -183,7 +183,7 @@ def test_real_patients_swapped_in_every_way(shared_data, record_property):
     assert refused + noted >= 107, missed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pair", [("T1c", "FLAIR"), ("T1c", "T2"), ("T2", "FLAIR")])
 def test_a_real_head_given_under_swapped_names(shared_data, pair):

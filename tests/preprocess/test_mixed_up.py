@@ -80,7 +80,7 @@ def test_other_frames_are_refused_or_told():
     assert said(frames(0), register=False) == {"B33"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_sixty_other_frames(record_property):
     for number in range(60):
@@ -102,7 +102,7 @@ def test_a_mirrored_channel_of_a_head_that_lies_straight_is_told():
     assert said(flipped(6)) == {"B36"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_sixty_mirrored_channels(record_property):
     for number in range(60):
@@ -110,7 +110,7 @@ def test_sixty_mirrored_channels(record_property):
     record_property("tried", 60)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_good_sets_are_hardly_ever_suspected(record_property):
     alarms = [number for number in range(100) if said(heads(number))]
@@ -147,7 +147,7 @@ def test_a_flair_given_as_t1c_is_told():
     assert is_named_wrongly(replace(case, contrasts=case.contrasts[::-1]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_fifty_swapped_channels(record_property):
     for number in range(50):

@@ -65,7 +65,12 @@ def test_distance_of_a_shift_is_its_length():
 
 
 @pytest.mark.parametrize(
-    ("turn", "shift"), [([6, -4, 5], [8, -6, 9]), ([0, 0, 0], [0, 0, 0]), ([-3, 8, 0], [60, -80, 40])]
+    ("turn", "shift"),
+    [
+        ([6, -4, 5], [8, -6, 9]),
+        pytest.param([0, 0, 0], [0, 0, 0], marks=pytest.mark.slow),
+        pytest.param([-3, 8, 0], [60, -80, 40], marks=pytest.mark.slow),
+    ],
 )
 def test_a_displaced_header_is_found_out(fixed, turn, shift):
     moved = rigid_transform(turn, shift, [0, 0, 0])
@@ -89,6 +94,7 @@ def test_mr_is_aligned_with_ct():
     assert mean_distance(found.to_moving, moved, fixed.head) < 0.75
 
 
+@pytest.mark.slow
 def test_the_same_images_give_the_same_bits(fixed, moving):
     first, second = (refine(fixed, moving, np.eye(4)) for _ in range(2))
     assert first.to_moving.tobytes() == second.to_moving.tobytes()
@@ -101,7 +107,7 @@ def test_information_is_highest_in_place(fixed, moving):
         assert mutual_information(fixed, moving, rigid_transform([0, 0, 0], step, [0, 0, 0])) < in_place
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_noise_is_not_aligned(fixed):
     noise = np.random.default_rng(3).gamma(4, 20, head_grid().shape).astype(np.float32)
     found = register(fixed, prepare_image(Image(noise, head_grid())))
@@ -124,7 +130,7 @@ def test_mirroring_twice_is_nothing(moving):
     np.testing.assert_allclose(twice.head, moving.head)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_mirrored_image_is_recognized_and_a_straight_one_is_not(fixed):
     image = synthetic_head("FLAIR", moved=rigid_transform([2, -3, 4], [3, 2, 1], [0, 0, 0]))
     straight = prepare_image(image)

@@ -28,7 +28,7 @@ def test_small_bodies_in_a_steep_dose(cm3, spacing):
         assert errors(shape, spacing, rng).max() < 1, shape.name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_five_hundred_bodies(record_property):
     rng, tried = np.random.default_rng(9), 0
     for size in (0.5, 0.75, 1.0, 1.25, 1.5):

@@ -41,7 +41,7 @@ def result():
     return run()
 
 
-@pytest.fixture(scope="module", params=["own", "oblique"])
+@pytest.fixture(scope="module", params=["own", pytest.param("oblique", marks=pytest.mark.slow)])
 def made(request, result, tmp_path_factory):
     if request.param == "oblique":
         given = result.case.input("T1c")

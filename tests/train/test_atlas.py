@@ -58,6 +58,7 @@ def test_resumed_is_the_same_to_the_last_bit(run):
             assert getattr(last, name).tobytes() == getattr(steps[-1][0], name).tobytes()
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_mesh(run):
     maps, steps = run
     state, _ = next(train(maps, default_labels(), SETTINGS, seed=6))

@@ -173,7 +173,7 @@ def test_maps_that_cannot_be_used_are_refused():
         define_organs(head(), grid, default_heads(), RULES)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", ["10", "20", "06"])
 def test_real_label_maps_have_the_volumes_of_experts(shared_data, number):
     """PDDCA: brainstem 19 to 36, chiasm 0.3 to 0.75, nerves 0.44 to 1.01; globes of 21 to 27 mm."""

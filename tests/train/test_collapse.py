@@ -81,6 +81,7 @@ def test_protected_nodes_stay(trained):
     assert all(tuple(x) in kept for x in before.reference[protected])
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_bits(trained):
     results = []
     for threads in (1, numba.config.NUMBA_NUM_THREADS):

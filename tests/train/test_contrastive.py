@@ -153,6 +153,7 @@ def test_divergence_is_a_refusal():
         run(contrastive.initialize(SHAPES, QUICK, 1), replace(QUICK, largest_norm=1e-3), 1)
 
 
+@pytest.mark.slow
 def test_fifty_steps_on_real_cores_stay_bounded_and_improve_on_unseen_ones(shared_data):
     """Twelve masks, seed 2019: as a mean over windows, the bias went from -2.5 to +549 in two steps."""
     shapes = []

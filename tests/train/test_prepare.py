@@ -152,7 +152,7 @@ def test_heads_are_aligned_to_one_box(prepared):
 
 
 @pytest.mark.shared
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", ["02", "10", "20"])
 def test_real_heads_have_published_volumes(shared_data, number):
     image, _ = reorient(read_nifti(shared_data / "heads" / f"head_{number}.nii.gz"))

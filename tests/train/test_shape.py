@@ -160,6 +160,7 @@ def test_resuming_gives_the_same_bits():
         np.testing.assert_array_equal(training.to_arrays(resumed)[name], x, err_msg=name)
 
 
+@pytest.mark.slow
 def test_resumed_after_every_one_of_twenty_steps(record_property):
     config = replace(QUICK, steps=20)
     state = first(config)
@@ -180,7 +181,7 @@ def test_a_state_is_a_value():
         np.testing.assert_array_equal(x, before[name], err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_raises_the_shapes_above_their_surroundings():
     """A short run on balls: the field learned inside is above the field outside."""
     config = replace(QUICK, steps=40)

@@ -29,8 +29,11 @@ def demo(
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the report in a browser.")] = False,
 ) -> None:
     """Draw a patient from the model, segment it and compare the result with the truth."""
+    from tumoar.app.machine import limited_threads
+    from tumoar.app.pipeline import Progress
     from tumoar.app.request import Request
     from tumoar.app.segment import segment
+    from tumoar.app.warm import Warming
     from tumoar.cli.watch import Watch
     from tumoar.io.files import absolute
     from tumoar.io.models import default_model
@@ -44,7 +47,11 @@ def demo(
     require_place(output, overwrite=overwrite)
     model = default_model()
     with Watch() as watch:
+        with limited_threads(threads), Warming() as kernels:  # the patient is drawn by the same kernels
+            kernels.start(len(CONTRASTS))
+            kernels.wait(watch)
         watch.say(f"drawing a patient: head from the atlas, tumor from the shape prior, seed {seed}")
+        watch(Progress("draw", 0, 1, {}))
         images, truth = draw_patient(model, [Acquisition(name) for name in CONTRASTS], seed)
         request = Request(
             case=build_case(dict(images)),

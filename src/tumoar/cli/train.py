@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tumoar.geometry.image import Image
+    from tumoar.model.atlas import Atlas
     from tumoar.train.align import Alignment
     from tumoar.train.atlas import AtlasInfo, AtlasSettings, AtlasState
     from tumoar.vocabulary.labels import LabelTable
@@ -81,6 +82,15 @@ def atlas(
     held_out: Annotated[
         list[str] | None, typer.Option(help="Label map reserved for tests; may be repeated.")
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            help="Model file to go on from: its mesh stays, label maps may define organs otherwise."
+        ),
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="With --start: iterations (default 20).")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Heads to fit in parallel (default 1).")
     ] = None,
@@ -94,6 +104,7 @@ def atlas(
     from tumoar.io.outputs import require_new_model
     from tumoar.io.store import save_atlas
     from tumoar.train.atlas import AtlasSettings, measure, to_atlas
+    from tumoar.train.refine import refine_settings
     from tumoar.version import __version__
 
     require_new_model(output)
@@ -107,8 +118,11 @@ def atlas(
         )
     if len(label_maps) < 2:
         raise UsageError("heads", "an atlas needs at least two label maps", found=len(label_maps))
+    if iterations is not None and start is None:
+        raise UsageError("start", "--iterations needs --start", do="name the atlas to go on from")
     structures, settings = _labels(labels), AtlasSettings()
-    maps, common = align_maps(label_maps, structures)
+    before = None if start is None else _start(start, structures)
+    maps, common = align_maps(label_maps, structures, None if before is None else before[0])
     with ExitStack() as open_until_trained:
         each = None
         if where is not None:
@@ -120,11 +134,17 @@ def atlas(
 
             threads = max(1, (os.cpu_count() or 1) // workers)
             each = open_until_trained.enter_context(spread_here(min(workers, len(heads)), threads))
-        state = train_with_progress(maps, structures, settings, seed, checkpoint, each)
+        command = f"tumoar train atlas <heads> --seed {seed}" + (" --everywhere" if everywhere else "")
+        if before is not None:
+            count = 20 if iterations is None else iterations
+            settings = refine_settings(settings, count)
+            command += f" --start <atlas> --iterations {count}"
+        state = train_with_progress(maps, structures, settings, seed, checkpoint, each, before)
     provenance = {
         "heads": heads,
         "held_out": kept,
-        "command": f"tumoar train atlas <heads> --seed {seed}" + (" --everywhere" if everywhere else ""),
+        "command": command,
+        **({} if before is None else {"start": before[1]}),
         "version": __version__,
         "source": source,
         "seed": seed,
@@ -135,12 +155,15 @@ def atlas(
     typer.echo(f"{output} {save_atlas(output, finished)}")
 
 
-def align_maps(paths: list[Path], labels: LabelTable) -> tuple[npt.NDArray[np.uint8], Alignment]:
-    """(S, X, Y, Z) heads in their common box; values are positions among the trained labels."""
+def align_maps(
+    paths: list[Path], labels: LabelTable, start: Atlas | None = None
+) -> tuple[npt.NDArray[np.uint8], Alignment]:
+    """(S, X, Y, Z) heads in a common box, or an atlas's; values are positions among the trained labels."""
     import numpy as np
 
-    from tumoar.train.align import align
+    from tumoar.train.align import Alignment, align
     from tumoar.train.prepare import require_labels
+    from tumoar.train.refine import adapt_alignment
 
     heads = []
     for path in paths:
@@ -148,7 +171,10 @@ def align_maps(paths: list[Path], labels: LabelTable) -> tuple[npt.NDArray[np.ui
         values = _integers(image)
         require_labels(values, image.grid, labels, path.name)
         heads.append(values.astype(np.uint8))
-    common = align(heads, labels)
+    if start is None:
+        common = align(heads, labels)
+    else:
+        common = adapt_alignment(Alignment.of_card(start.provenance, start.labels), heads, labels)
     return np.stack([common.place(head, labels) for head in heads]), common
 
 
@@ -159,18 +185,25 @@ def train_with_progress(
     seed: int,
     checkpoint: Path | None,
     each: Callable[..., list[Any]] | None = None,
+    start: tuple[Atlas, str] | None = None,
 ) -> AtlasState:
-    """Train with a progress bar, resuming from a checkpoint of the same run; return the last state."""
+    """Train with a progress bar, resuming from a checkpoint of the same run; return the last state.
+
+    `start` is the atlas to go on from, if any, and the digest of its file.
+    """
     from rich.progress import Progress
 
     from tumoar.train.atlas import plan, run_serially, train
+    from tumoar.train.refine import begin_from
 
-    run = identity(maps, labels, settings, seed)
+    run = identity(maps, labels, settings, seed, "" if start is None else start[1])
     state = None if checkpoint is None or not checkpoint.exists() else load_state(checkpoint, run)
     weights = [stage.weight for stage in plan(settings)]
-    behind = 0 if state is None else sum(weights[: state.done])
     with Progress() as progress:
-        bar = progress.add_task("atlas", total=sum(weights), completed=behind)
+        bar = progress.add_task("atlas", total=sum(weights))
+        if state is None and start is not None:
+            state = begin_from(start[0], maps, settings, each or run_serially)
+        progress.update(bar, completed=0 if state is None else sum(weights[: state.done]))
         for after, info in train(maps, labels, settings, seed, state, each or run_serially):
             state = after
             progress.update(
@@ -217,12 +250,31 @@ def load_state(path: Path, run: str) -> AtlasState:
     return AtlasState(done=section.card["done"], data=section.card["data"], **arrays)
 
 
-def identity(maps: npt.NDArray[np.uint8], labels: LabelTable, settings: AtlasSettings, seed: int) -> str:
-    """Digest of everything that determines a training."""
+def identity(
+    maps: npt.NDArray[np.uint8], labels: LabelTable, settings: AtlasSettings, seed: int, start: str = ""
+) -> str:
+    """Digest of everything that determines a training; `start` is that of the atlas it goes on from."""
     import hashlib
 
     names = [s.name for s in labels.structures if s.trained]
-    return hashlib.sha256(maps.tobytes() + repr((maps.shape, names, settings, seed)).encode()).hexdigest()
+    parts = repr((maps.shape, names, settings, seed, *([start] if start else [])))
+    return hashlib.sha256(maps.tobytes() + parts.encode()).hexdigest()
+
+
+def _start(path: Path, labels: LabelTable) -> tuple[Atlas, str]:
+    """The atlas to go on from, and the digest of its file."""
+    from tumoar.io.store import load_atlas, load_hashed
+
+    atlas, digest = load_atlas(path), load_hashed(path)[1]
+    if not {"box", "landmarks"} <= set(atlas.provenance):
+        raise UsageError(
+            "start", "the card of the atlas does not say how heads are aligned with it", file=path
+        )
+    theirs, ours = ([s.name for s in t.structures if s.trained] for t in (atlas.labels, labels))
+    if theirs != ours:
+        found = ", ".join(sorted(set(theirs) ^ set(ours))) or "another order"
+        raise UsageError("start", "the atlas has other structures than the table", file=path, found=found)
+    return atlas, digest
 
 
 def _labels(path: Path | None) -> LabelTable:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WORDS = {"read": "reading images", "place": "placing the atlas", "fit": "fitting (Algorithm 2)"}
 WORDS |= {"sample": "sampling (Algorithm 1)", "write": "writing"}
-WORDS |= {"compile": "compiling kernels, once"}
+WORDS |= {"compile": "compiling kernels, once, about 30 s", "draw": "drawing a patient"}
 SILENCE = 5.0
 """Seconds after which a line says that the run goes on."""
 

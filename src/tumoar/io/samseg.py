@@ -38,6 +38,11 @@ _ORGANS = {
     "Hippocampus_L": ("Left-Hippocampus",),
     "Hippocampus_R": ("Right-Hippocampus",),
 }
+_LACKS = {
+    "Brainstem": "has no cerebral peduncles, which planners include",
+    "OpticChiasm": "is the crossing alone, without the ends of nerves and tracts that planners include",
+}
+"""What its organs lack by the definitions of docs/organs.md; the note and the dose of a result say so."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ def import_samseg(folder: str | Path, mesh: str = MESH) -> Atlas:
                 "mesh": mesh,
                 "source_labels": dict(zip(names, numbers)),
                 "split_labels": {name: list(gmms) for name, gmms in splits.items() if len(gmms) > 1},
+                "lacks": _LACKS,
             },
         )
     except ValueError as error:

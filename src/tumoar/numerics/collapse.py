@@ -5,12 +5,12 @@ Batches depend only on the order of edges, so results do not depend on the numbe
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from tumoar.numerics.collapse_trial import MAX_STAR, Mesh, Rules, attempt, workspace
 from tumoar.numerics.jit import inner, kernel
+from tumoar.numerics.threads import run_blocks
 
 BATCH = 256
 """Maximum number of edges per batch."""
@@ -61,7 +61,7 @@ def collapse_edges(mesh: Mesh, edges: npt.NDArray[np.int64], rules: Rules) -> np
         turn += 1
         batch, deferred, seen = _select(mesh, pending, alive, mark, turn)
         change = np.empty(len(batch))
-        _attempt_all(mesh, rules, batch, change, *merged)
+        run_blocks(_attempt, len(batch), mesh, rules, batch, change, *merged)
         _apply(mesh, batch, change, alive, *merged)
         pending = np.concatenate([deferred, pending[seen:]])
     return alive
@@ -114,16 +114,24 @@ def _mark(mesh, node, mark, turn):
             mark[mesh.tetrahedra[mesh.star[node, i], v]] = turn
 
 
-@kernel(parallel=True)
-def _attempt_all(mesh, rules, batch, change, reference, position, alpha, counts):
+@kernel(nogil=True)
+def _attempt(first, last, mesh, rules, batch, change, reference, position, alpha, counts):
     S, K = len(mesh.positions), mesh.alpha.shape[1]
-    for e in nb.prange(len(batch)):
+    for e in range(first, last):
         w = workspace(S, K)
         change[e] = attempt(mesh, rules, w, batch[e, 0], batch[e, 1])
-        reference[e] = w.reference
-        position[e] = w.position
-        alpha[e] = w.alpha
-        counts[e] = w.counts
+        _copy(w.reference, reference[e])
+        for s in range(S):
+            _copy(w.position[s], position[e, s])
+        _copy(w.alpha, alpha[e])
+        _copy(w.counts, counts[e])
+
+
+@inner()
+def _copy(values, out):
+    """Copy a row; the error message of an assignment brings in numba's strings."""
+    for i in range(len(out)):
+        out[i] = values[i]
 
 
 @kernel()
@@ -133,11 +141,11 @@ def _apply(mesh, batch, change, alive, reference, position, alpha, counts):
         if not change[e] < 0.0:
             continue
         a, b = batch[e, 0], batch[e, 1]
-        mesh.reference[a] = reference[e]
-        mesh.alpha[a] = alpha[e]
-        mesh.counts[a] = counts[e]
+        _copy(reference[e], mesh.reference[a])
+        _copy(alpha[e], mesh.alpha[a])
+        _copy(counts[e], mesh.counts[a])
         for s in range(len(mesh.positions)):
-            mesh.positions[s, a] = position[e, s]
+            _copy(position[e, s], mesh.positions[s, a])
         for d in range(3):
             mesh.free[a, d] = mesh.free[a, d] and mesh.free[b, d]
         alive[b] = False

@@ -278,7 +278,8 @@ def _step(mesh, rules, w, n, s, fixed, cost):
         for d in range(3):
             x[d] = w.position[s, d] - length * u[d]
         if _evaluate(mesh, rules, w, n, s, w.reference, x, w.alpha, True, False) < cost:
-            w.position[s] = x
+            for d in range(3):
+                w.position[s, d] = x[d]
             return
         length *= 0.35
 

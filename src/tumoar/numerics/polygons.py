@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from tumoar.numerics.jit import kernel
+from tumoar.numerics.threads import run_blocks
 
 Points = npt.NDArray[np.float64]
 Groups = npt.NDArray[np.int64] | Sequence[int] | None
@@ -122,7 +122,9 @@ def edge_distance(polygons: Sequence[Points], points: Points) -> npt.NDArray[np.
     side = max(extent / np.clip(np.sqrt(len(begin)), 1, MOST_BUCKETS), 1e-9)
     shape = (np.ptp(begin, axis=0) / side).astype(np.int64) + 1
     starts, members = _buckets(begin, vector, low, side, shape)
-    return np.sqrt(_nearest(points, begin, vector, low, side, shape, starts, members))
+    out = np.empty(len(points))
+    run_blocks(_nearest, len(points), points, begin, vector, low, side, shape, starts, members, out)
+    return np.sqrt(out)
 
 
 # ---- scan lines --------------------------------------------------------------------------------------------
@@ -267,15 +269,15 @@ def _buckets(begin, vector, low, side, shape):
                             members[counts[at]] = n
                         counts[at] += 1
     starts = np.zeros(len(counts), np.int64)
-    starts[1:] = counts[:-1]
+    for at in range(1, len(counts)):
+        starts[at] = counts[at - 1]
     return starts, members
 
 
-@kernel(parallel=True)
-def _nearest(points, begin, vector, low, side, shape, starts, members):
-    """(m,) squared distance to the nearest edge: squares are searched in rings until none can be nearer."""
-    out = np.empty(len(points))
-    for m in nb.prange(len(points)):
+@kernel(nogil=True)
+def _nearest(first, last, points, begin, vector, low, side, shape, starts, members, out):
+    """Write squared distances to the nearest edge: squares are searched in rings until none can be nearer."""
+    for m in range(first, last):
         px, py = points[m, 0], points[m, 1]
         # Distance to the nearest point of the grid is a lower bound for points outside it.
         cx = min(max(px, low[0]), low[0] + shape[0] * side)
@@ -302,4 +304,3 @@ def _nearest(points, begin, vector, low, side, shape, starts, members):
                         t = min(max(t, 0.0), 1.0)
                         best = min(best, (wx - t * ex) ** 2 + (wy - t * ey) ** 2)
         out[m] = best
-    return out

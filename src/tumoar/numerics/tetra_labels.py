@@ -8,12 +8,12 @@ sum_i b_v(i) alpha[w, l_i] / L_i. Contributions are written per corner (T, 4, 3)
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from tumoar.numerics.jit import inner, kernel
-from tumoar.numerics.tetra import BLOCK, extent, rows, run, scratch, setup
+from tumoar.numerics.tetra import BLOCK, count_blocks, extent, rows, run, scratch, setup
+from tumoar.numerics.threads import run_blocks
 
 Nodes = npt.NDArray[np.float64]
 Tetrahedra = npt.NDArray[np.int32]
@@ -28,7 +28,8 @@ def cost_and_gradient(
 ) -> tuple[float, npt.NDArray[np.float64]]:
     """-sum log L over all voxels inside the mesh, and its gradient per corner (T, 4, 3); inf if folded."""
     gradient = np.zeros((len(tetrahedra), 4, 3))
-    cost = _cost_and_gradient(nodes, tetrahedra, alpha, values, floor, gradient)
+    cost = np.zeros(count_blocks(tetrahedra))
+    run_blocks(_cost_and_gradient, len(cost), nodes, tetrahedra, alpha, values, floor, cost, gradient)
     return float(cost.sum()), gradient
 
 
@@ -37,7 +38,7 @@ def curvature(
 ) -> npt.NDArray[np.float64]:
     """(T, 4, 3) sums of squared voxel gradients: the diagonal of the empirical Fisher information."""
     out = np.zeros((len(tetrahedra), 4, 3))
-    _curvature(nodes, tetrahedra, alpha, values, floor, out)
+    run_blocks(_curvature, count_blocks(tetrahedra), nodes, tetrahedra, alpha, values, floor, out)
     return out
 
 
@@ -55,16 +56,15 @@ def counts(
     S, K = len(positions), alpha.shape[1]
     total = np.zeros((S, len(alpha), K))
     cost = np.zeros(S)
-    _counts(positions, tetrahedra, alpha, maps, floor, cost, total)
+    run_blocks(_counts, S, positions, tetrahedra, alpha, maps, floor, cost, total)
     return float(cost.sum()), total.sum(0)
 
 
-@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
-def _cost_and_gradient(nodes, tetrahedra, alpha, values, floor, gradient):
+@kernel(nogil=True, error_model="numpy", fastmath=_FLAGS)
+def _cost_and_gradient(start, stop, nodes, tetrahedra, alpha, values, floor, cost, gradient):
     X, Y, Z = values.shape
     T, K = len(tetrahedra), alpha.shape[1]
-    cost = np.zeros((T + BLOCK - 1) // BLOCK)
-    for block in nb.prange(len(cost)):
+    for block in range(start, stop):
         q = scratch()
         b = q[:4]
         A = np.empty((K, 4))
@@ -131,14 +131,13 @@ def _cost_and_gradient(nodes, tetrahedra, alpha, values, floor, gradient):
                     for d in range(3):
                         gradient[t, v, d] += m * b[w, d]
         cost[block] = total - np.log(product)
-    return cost
 
 
-@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
-def _curvature(nodes, tetrahedra, alpha, values, floor, out):
+@kernel(nogil=True, error_model="numpy", fastmath=_FLAGS)
+def _curvature(start, stop, nodes, tetrahedra, alpha, values, floor, out):
     X, Y, Z = values.shape
     T, K = len(tetrahedra), alpha.shape[1]
-    for block in nb.prange((T + BLOCK - 1) // BLOCK):
+    for block in range(start, stop):
         q = scratch()
         b = q[:4]
         A = np.empty((K, 4))
@@ -168,12 +167,12 @@ def _curvature(nodes, tetrahedra, alpha, values, floor, out):
                             out[t, 3, d] += s * b3 * b3
 
 
-@kernel(parallel=True, error_model="numpy", fastmath=_FLAGS)
-def _counts(positions, tetrahedra, alpha, maps, floor, cost, total):
-    S, X, Y, Z = maps.shape
+@kernel(nogil=True, error_model="numpy", fastmath=_FLAGS)
+def _counts(start, stop, positions, tetrahedra, alpha, maps, floor, cost, total):
+    _, X, Y, Z = maps.shape
     T, K = len(tetrahedra), alpha.shape[1]
     share = 1.0 - floor
-    for s in nb.prange(S):
+    for s in range(start, stop):
         q = scratch()
         b = q[:4]
         A = np.empty((K, 4))

@@ -183,9 +183,11 @@ def _draw(
 @inner(error_model="numpy")
 def _interleave_cosines(cos_z):
     """(8 Z,) cosines by voxel, with a zero after each seven."""
-    out = np.zeros((cos_z.shape[1], 8), _f)
-    out[:, :HARMONICS] = cos_z.T
-    return out.reshape(-1)
+    out = np.zeros(8 * cos_z.shape[1], _f)
+    for z in range(cos_z.shape[1]):  # the error message of an assignment of slices brings in numba's strings
+        for k in range(HARMONICS):
+            out[8 * z + k] = cos_z[k, z]
+    return out
 
 
 @nb.njit(inline="always")

@@ -8,6 +8,7 @@ ends when its standard input is closed.
 from __future__ import annotations
 
 import fcntl
+import gc
 import hashlib
 import os
 import sys
@@ -52,10 +53,12 @@ def _placement(contrasts: int) -> None:
     histogram.mixture_score(q, bins, M, P, np.ones((contrasts, 3, 2), np.float32))
 
 
-def _deformation(contrasts: int) -> None:
-    L = np.ones((*SHAPE, 2), np.float32)
-    tetra_cost.data_cost(NODES, TETRAHEDRA, ALPHA, L, 0)
-    tetra_cost.data_fisher(NODES, TETRAHEDRA, ALPHA, L, 0)
+def _data_cost(contrasts: int) -> None:
+    tetra_cost.data_cost(NODES, TETRAHEDRA, ALPHA, np.ones((*SHAPE, 2), np.float32), 0)
+
+
+def _curvature(contrasts: int) -> None:
+    tetra_cost.data_fisher(NODES, TETRAHEDRA, ALPHA, np.ones((*SHAPE, 2), np.float32), 0)
     _, shares = tetra_prior.elastic_energy(NODES, NODES, TETRAHEDRA, 1.0)
     tetra_prior.elastic_curvature(NODES, TETRAHEDRA, 1.0)
     tetra_cost.gather(shares, tetra_cost.build_incidence(TETRAHEDRA, len(NODES)))
@@ -73,25 +76,40 @@ def _scene(contrasts: int) -> tuple[voxels.Volume, voxels.Groups, voxels.Gaussia
     return v, groups, g, np.ones((*use.shape, 1), np.float32)
 
 
-def _soft_passes(contrasts: int) -> None:
+def _expectation(contrasts: int) -> None:
     v, groups, g, pi = _scene(contrasts)
     voxels_em.expect(v, pi, groups, g)
+
+
+def _class_densities(contrasts: int) -> None:
+    v, groups, g, pi = _scene(contrasts)
     voxels_em.class_densities(v, groups, g, np.empty_like(pi), 0)
 
 
-def _hard_passes(contrasts: int) -> None:
+def _most_probable(contrasts: int) -> None:
     v, groups, g, pi = _scene(contrasts)
-    column, one, two = (np.zeros(v.use.shape, np.uint8) for _ in range(3))
-    voxels_draw.find_most_probable(v, pi, groups, g, (column, one, two))
+    voxels_draw.find_most_probable(v, pi, groups, g, _labels(v))
+
+
+def _draw(contrasts: int) -> None:
+    v, groups, g, pi = _scene(contrasts)
     voxels.pack(v, pi > 0)
     prior = voxels.pack(v, np.ones((*v.use.shape, 2), np.float32)[..., :1])
     fields = np.zeros(v.use.shape, np.float32), np.zeros(v.use.shape, np.float32)
-    voxels_draw.draw(v, prior, groups, g, fields, np.zeros_like(v.use), (0, 0), (column, one, two))
+    voxels_draw.draw(v, prior, groups, g, fields, np.zeros_like(v.use), (0, 0), _labels(v))
+
+
+def _votes(contrasts: int) -> None:
     at, counts = np.zeros(1, np.int64), np.zeros((1, 1), np.uint8)
-    labels = [x.ravel() for x in (column, one, two)]
+    labels = [x.ravel() for x in _labels(_scene(contrasts)[0])]
     for x in labels:
         x.flags.writeable = False
     voxels_draw.count_labels(at, labels[0], labels[1], labels[2], counts, counts[0].copy(), counts[0].copy())
+
+
+def _labels(v: voxels.Volume) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Column, tumor and core of every voxel."""
+    return np.zeros(v.use.shape, np.uint8), np.zeros(v.use.shape, np.uint8), np.zeros(v.use.shape, np.uint8)
 
 
 def _fields(contrasts: int) -> None:
@@ -103,11 +121,13 @@ def _fields(contrasts: int) -> None:
 
 
 SHARES: tuple[tuple[Step, ...], ...] = (
-    (_raster, _placement, _soft_passes, _deformation),
-    (_fields, _hard_passes),
+    (_raster, _placement, _expectation, _class_densities, _data_cost, _curvature),
+    (_fields, _most_probable, _draw, _votes),
 )
 """Steps of each process, those that a run needs first in front; both take about as long."""
 STEPS = sum(map(len, SHARES))
+OBJECTS = 50_000
+"""New objects before Python looks for cycles; at its usual 700, a tenth of the time goes into that."""
 
 
 def run(contrasts: int, share: int, told: Callable[[], object] = lambda: None) -> None:
@@ -154,6 +174,7 @@ def _follow() -> None:
 def main(arguments: Sequence[str]) -> None:
     """Compile these shares for this number of contrasts."""
     threading.Thread(target=_follow, daemon=True).start()
+    gc.set_threshold(OBJECTS)
     contrasts, *shares = map(int, arguments)
     for share in shares:
         run(contrasts, share, lambda: os.write(sys.stdout.fileno(), b"."))

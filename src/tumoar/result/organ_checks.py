@@ -1,12 +1,11 @@
 """Quality checks of the organs of a result: pieces, volumes, what tumor hides, what the images cannot show.
 
 The organs that are judged, and the volumes of adults with their sources, are in `data/organ_checks.toml`.
-What organs of the packaged atlas lack is in `data/conventions.toml`.
+What organs of an atlas lack of what planners draw is in the card of the atlas.
 """
 
 from __future__ import annotations
 
-import hashlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,10 +51,9 @@ def expected_organs() -> Mapping[str, Expected]:
 
 
 def organs_lack(atlas: Atlas) -> Mapping[str, str]:
-    """What organs of an atlas lack of what planners draw, by name; empty if nothing is known of it."""
-    table = tomllib.loads(files("tumoar").joinpath("data/conventions.toml").read_text(encoding="utf-8"))
-    is_known = hashlib.sha256(atlas.nodes.tobytes()).hexdigest() == table["mesh"]
-    return dict(table["lacks"]) if is_known else {}
+    """What organs of an atlas lack of what planners draw, by name, as its card says."""
+    lacks = atlas.provenance.get("lacks", {})
+    return {str(organ): str(text) for organ, text in lacks.items()} if isinstance(lacks, Mapping) else {}
 
 
 def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]:

@@ -1,8 +1,7 @@
 """Organs as a planner draws them, from source label maps of whole heads; rules in `data/clinical.toml`.
 
-The atlas of the package was trained with the structures of `prepare`; these are what its organs are judged by
-on the second simulator, and what a next atlas can be trained with. Arrays are canonical at 1 mm: i to the
-right, j to the front, k up.
+The atlas of the package was trained with them, and they are what its organs are judged by on the second
+simulator. Arrays are canonical at 1 mm: i to the right, j to the front, k up.
 """
 
 from __future__ import annotations

@@ -90,6 +90,7 @@ def test_interpolation_keeps_places():
     fine = tumor.resample((19, 7, 7), 0.5)
     np.testing.assert_allclose(fine.w[:, 3, 3], np.arange(19) / 20, atol=1e-6)
     np.testing.assert_allclose(fine.factor, 1 - fine.w, atol=1e-6)
+    assert tumor.resample((10, 4, 4), 1.0) is tumor
 
 
 def test_a_bias_field_does_not_swallow_a_large_tumor():

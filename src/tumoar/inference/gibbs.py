@@ -174,9 +174,9 @@ def initialize_chain(
         labels, volume, own, prior, *shapes, region, seed, fixed_z, fixed_y, schedule, tau, location
     )
     theta = release_core_components(fit.theta, fit.labels, labels)
+    del pi, with_tumor  # as large as all else
     if not schedule.nodes_every:
         return chain, initialize_state(chain, theta, first)
-    del pi, with_tumor
     L = nodes.find_likelihoods(fit.placed, volume, theta, first.z, tau)
     chain = replace(chain, mesh=nodes.build_mesh(fit.placed, fit.nodes, L))
     return chain, initialize_state(chain, theta, first, fit.nodes)

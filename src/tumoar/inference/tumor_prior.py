@@ -78,6 +78,8 @@ class TumorPrior:
 
     def resample(self, shape: tuple[int, int, int], step: float) -> TumorPrior:
         """Interpolate w to a grid with the same first voxel and voxels `step` of these voxels apart."""
+        if step == 1 and shape == self.w.shape:
+            return self
         w, factor = (
             ndimage.affine_transform(v, np.full(3, step), output_shape=shape, order=1, mode="nearest")
             for v in (self.w, self.factor)

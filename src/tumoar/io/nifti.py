@@ -261,8 +261,8 @@ def _write(file: IO[bytes], data: Array, grid: Grid, *, compressed: bool) -> Non
         # The qform cannot express the slight shear of such a grid; two different forms would be ambiguous.
         image.set_qform(None, code=0)
     if compressed:
-        # Without name and time, equal images are equal bytes.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=4, mtime=0) as stream:
+        # Without name and time, equal images are equal bytes. Level 4 takes 18 % less space, twice as long.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=1, mtime=0) as stream:
             image.to_stream(cast(io.IOBase, stream))
     else:
         image.to_stream(cast(io.IOBase, file))
@@ -272,9 +272,9 @@ def _require_same(written: Path, data: Array, grid: Grid, path: Path) -> None:
     try:
         image = read_nifti(written)
         moved = np.abs(image.grid.affine - grid.affine) @ [*(np.array(grid.shape) - 1), 1]
-        same = image.data.dtype == data.dtype and np.array_equal(
-            image.data, data, equal_nan=data.dtype.kind == "f"
-        )
+        # Bits, not values: an array that is written has no other NaN than the one that is read.
+        read, meant = image.data.T.view(np.uint8), data.T.view(np.uint8)
+        same = image.data.dtype == data.dtype and np.array_equal(read, meant)
         fault = None if same and moved.max() <= 1e-3 else "other values" if not same else "another position"
     except TumoarError as refusal:
         fault = refusal.what

@@ -55,10 +55,13 @@ class Section:
 # ---- any sections ------------------------------------------------------------------------------------------
 
 
-def save_sections(path: str | Path, sections: Mapping[str, Section]) -> str:
-    """Write a model file, read it back and only then move it into place; return its SHA-256."""
+def save_sections(path: str | Path, sections: Mapping[str, Section], *, level: int = 6) -> str:
+    """Write a model file, read it back and only then move it into place; return its SHA-256.
+
+    `level` is that of compression.
+    """
     path = Path(path)
-    content = _pack(sections)
+    content = _pack(sections, level)
     _unpack(io.BytesIO(content), path)
     with replace_file(path) as temporary:
         temporary.write_bytes(content)
@@ -81,7 +84,7 @@ def load_hashed(path: str | Path) -> tuple[dict[str, Section], str]:
     return _unpack(io.BytesIO(content), path), hashlib.sha256(content).hexdigest()
 
 
-def _pack(sections: Mapping[str, Section]) -> bytes:
+def _pack(sections: Mapping[str, Section], level: int) -> bytes:
     entries: dict[str, bytes] = {}
     table: dict[str, Any] = {}
     for name, section in sorted(sections.items()):
@@ -97,9 +100,10 @@ def _pack(sections: Mapping[str, Section]) -> bytes:
     card["sha256"] = _digest(card, entries)
     entries[_CARD] = _text(card)
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    with zipfile.ZipFile(out, "w") as archive:
         for name, content in sorted(entries.items()):
-            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # without a timestamp
+            info = zipfile.ZipInfo(name)  # without a timestamp
+            archive.writestr(info, content, zipfile.ZIP_DEFLATED, compresslevel=level)
     return out.getvalue()
 
 

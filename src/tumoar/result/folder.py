@@ -6,6 +6,8 @@ A folder that exists is complete: `run.json`, written last, lists every file wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +28,7 @@ from tumoar.io.manifest import (
 )
 from tumoar.io.nifti import read_nifti, write_nifti
 from tumoar.io.store import labels_to_dict
-from tumoar.numerics.threads import map_threads
+from tumoar.numerics.threads import map_threads, use_threads
 from tumoar.preprocess.case import resample_to_input
 from tumoar.result.native import Delivered, deliver, deliver_compartments, remove_small_parts, same_space
 from tumoar.result.parts import describe_gtv
@@ -94,8 +96,6 @@ def write_result(
         write_table(work / "volumes.tsv", [*rows, *([whole_tumor] if whole_tumor else [])])
         write_table(work / "segmentation.tsv", label_rows(result.table))
         _write_transforms(work, result)
-        if result.last is not None:
-            write_state(work / STATE, result)
         (work / "log.txt").write_text("\n".join(log) + "\n", encoding="utf-8")
         whole = {
             **manifest,
@@ -110,7 +110,8 @@ def write_result(
                 for name, p in (*result.tumor_predictions.items(), *_organ_predictions(result, options))
             },
         }
-        (work / REPORT).write_text(report(whole), encoding="utf-8")
+        with _meanwhile(partial(_write_state, work, result)):
+            (work / REPORT).write_text(report(whole), encoding="utf-8")
         write_manifest(work, whole)
     return notes
 
@@ -291,6 +292,24 @@ def _write_transforms(work: Path, result: Segmentation) -> None:
         if given.name != result.case.reference:
             path = work / "transforms" / f"{given.name}_to_{result.case.reference}.txt"
             np.savetxt(path, given.to_reference, fmt="%.9g", header="RAS mm, 4x4")
+
+
+def _write_state(work: Path, result: Segmentation) -> None:
+    if result.last is not None:
+        write_state(work / STATE, result)
+
+
+@contextmanager
+def _meanwhile(task: Callable[[], object]) -> Iterator[None]:
+    """Run a task without parallel kernels on a second thread during the block; with one thread, before."""
+    if use_threads(None) == 1:
+        task()
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(task)
+        yield
+        running.result()
 
 
 # ---- files -------------------------------------------------------------------------------------------------

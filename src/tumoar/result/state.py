@@ -84,9 +84,10 @@ def write_state(path: Path, result: Segmentation) -> None:
     last = result.last
     assert last is not None
     table, case, tally = result.fit.placed.atlas.labels, result.case, result.tally
-    box = _box(result)
+    near = _near(result)
+    box = _box(near)
     i, j, k = box
-    near = _near(result)[box]
+    near = near[box]
     use = np.where(near, last.use[box], np.uint8(UNUSED))
     whole = {name: np.zeros(case.grid.shape, np.uint8) for name in ("z", "y", "cavity")}
     for name, votes in (("z", tally.z), ("y", tally.y)):
@@ -123,7 +124,7 @@ def write_state(path: Path, result: Segmentation) -> None:
     sections |= {
         name: prior for name, prior in zip(("shape_z", "shape_y"), priors, strict=True) if prior.arrays
     }
-    save_sections(path, sections)
+    save_sections(path, sections, level=1)
 
 
 def read_state(path: Path) -> State:
@@ -179,8 +180,7 @@ def _near(result: Segmentation) -> npt.NDArray[np.bool_]:
     return distance_to(inside & (result.last.use != UNUSED), result.case.grid.spacing.tolist()) <= MARGIN
 
 
-def _box(result: Segmentation) -> Box:
-    near = _near(result)
+def _box(near: npt.NDArray[np.bool_]) -> Box:
     some = [np.flatnonzero(near.any(others)) for others in ((1, 2), (0, 2), (0, 1))]
     i, j, k = (slice(int(s[0]), int(s[-1]) + 1) if len(s) else slice(0, 1) for s in some)
     return i, j, k
@@ -192,8 +192,8 @@ def _at_least(level: npt.NDArray[np.uint8], least: int) -> npt.NDArray[np.uint8]
 
 def _pack_data(D: npt.NDArray[np.float32], at: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.uint8]]:
     """Rounded intensities as differences along the last axis, low and high bytes apart: these compress."""
-    steps = np.where(at, np.rint(np.nan_to_num(D) / STEP), 0).astype(np.int64)
-    rest = np.diff(steps, axis=-1, prepend=0).astype(np.uint16)
+    steps = np.where(at, np.rint(np.nan_to_num(D) / STEP), 0).astype(np.int32).astype(np.uint16)
+    rest = np.diff(steps, axis=-1, prepend=np.uint16(0))  # modulo 2^16, as when they are summed again
     return {"data_low": (rest & 255).astype(np.uint8), "data_high": (rest >> 8).astype(np.uint8)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tumoar.inference.tally import Tally, find_vote_threshold
+from tumoar.inference.tally import Tally, find_vote_threshold, keep_connected
 from tumoar.model.joint import Labels
 from tumoar.vocabulary.labels import default_labels
 
@@ -13,8 +13,16 @@ TABLE = default_labels()
 SAMPLES = 20
 
 
-def voted(columns: dict[str, list[int]], rest: str = "eye socket fat", tumor: list[int] | None = None):
-    """Names of the voted structures, voxel by voxel, from how many of 20 samples each structure has."""
+def voted(
+    columns: dict[str, list[int]],
+    rest: str = "eye socket fat",
+    tumor: list[int] | None = None,
+    chain: dict[str, list[int]] | None = None,
+):
+    """Names of the voted structures, voxel by voxel, from how many of 20 samples each structure has.
+
+    `chain` has, for a structure, voxels that belong to it for certain.
+    """
     n = len(next(iter(columns.values())))
     tally = Tally(TABLE, np.ones((n, 1, 1), np.uint8))
     for i in range(SAMPLES):
@@ -25,7 +33,8 @@ def voted(columns: dict[str, list[int]], rest: str = "eye socket fat", tumor: li
             taken += votes
         z = np.array([i < t for t in tumor or [0] * n])
         tally.add(Labels(*(v.astype(np.uint8).reshape(-1, 1, 1) for v in (l, z, 0 * z))))
-    return [TABLE.structures[k].name for k in tally.vote().l.ravel()]
+    certain = {TABLE.l(name): np.array(at, bool).reshape(-1, 1, 1) for name, at in (chain or {}).items()}
+    return [TABLE.structures[k].name for k in tally.vote(certain=certain).l.ravel()]
 
 
 def test_a_thin_organ_gets_the_voxels_it_has_in_the_samples_those_with_most_votes():
@@ -39,6 +48,37 @@ def test_what_has_a_majority_keeps_it():
     assert voted({nerve: [20, 20, 11, 9, 0]}) == 3 * [nerve] + 2 * [fat]
     assert voted({nerve: [11, 11, 11]}) == 3 * [nerve]
     assert voted({nerve: [0, 0]}) == 2 * [fat]
+
+
+def test_a_chain_closes_gaps_and_drops_specks():
+    nerve, fat = "left optic nerve", "eye socket fat"
+    votes = [20, 20, 0, 20, 0, 15, 0, 0]
+    assert voted({nerve: votes}) == [nerve, nerve, fat, nerve, fat, nerve, fat, fat]
+    assert voted({nerve: votes}, chain={nerve: [1, 1, 1, 1, 0, 0, 0, 0]}) == 4 * [nerve] + 4 * [fat]
+
+
+def test_a_chain_counts_in_the_volume():
+    """Samples have 2 voxels; the chain takes one of them, and one of the next two is as good as the other."""
+    nerve, fat = "left optic nerve", "eye socket fat"
+    votes = {nerve: [4, 12, 12, 8, 4]}
+    assert voted(votes) == [fat, nerve, nerve, fat, fat]
+    assert voted(votes, chain={nerve: [0, 1, 1, 1, 0]}) == [fat, nerve, nerve, nerve, fat]
+
+
+def test_a_structure_that_is_no_organ_by_itself_has_no_chain():
+    votes = {"left eye tissue": [20, 0, 20], "eye socket muscles": [0, 20, 0]}
+    chain = {name: [1, 1, 1] for name in votes}
+    assert voted(votes, chain=chain) == voted(votes)
+
+
+def test_without_a_chain_nothing_is_dropped():
+    mask = np.array([1, 0, 1], bool).reshape(3, 1, 1)
+    assert np.array_equal(keep_connected(mask, np.zeros_like(mask)), mask)
+
+
+def test_tumor_covers_a_chain():
+    found = voted({"left optic nerve": [20, 9, 20]}, tumor=[0, 11, 0], chain={"left optic nerve": [1, 1, 1]})
+    assert TABLE.in_brain[TABLE.l(found[1])]
 
 
 def test_organs_of_two_structures_and_neighbors_that_both_have_votes_enough():

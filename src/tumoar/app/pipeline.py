@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from tumoar.geometry.image import Case
 from tumoar.inference import gem, gibbs
 from tumoar.inference.last import Last
+from tumoar.inference.pathway import find_courses
 from tumoar.inference.tally import Tally
 from tumoar.model.cavity import open_atlas
 from tumoar.model.generative import Model, select_atlas, select_prior
@@ -124,6 +125,8 @@ def segment(
             model = replace(model, atlas=open_atlas(model.atlas, blood=blood))
         with _time_stage(clock, "fit"):
             fit = _fit(case, model, placement, config, keeper, watch)
+            if config.pathway and not config.gibbs.nodes_every:
+                fit = replace(fit, courses=find_courses(case, fit))
         with _time_stage(clock, "sample"):
             chains = [
                 _sample(case, model, fit, config, seed, number, given, keeper, watch, keeps_samples)

@@ -18,6 +18,7 @@ from tumoar.model.atlas import Atlas, Placed, place, smooth
 from tumoar.model.conditionals import mode, update_theta
 from tumoar.model.gmm import Theta
 from tumoar.model.location import Location, weigh_location
+from tumoar.model.pathway import Course
 from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics.lbfgs import Memory
 from tumoar.numerics.tetra_cost import merge_labels
@@ -44,7 +45,7 @@ class Fit:
     """Fitted θ of the simplified model on `labels` (core tied), and nodes in voxels of the case's grid.
 
     `w` (X, Y, Z) is the prior probability of tumor in brain, and `factor` (X, Y, Z) its factor from the
-    comparison of sides and from the location.
+    comparison of sides and from the location. `courses` are those of the optic pathway, once they are found.
     """
 
     theta: Theta
@@ -54,6 +55,7 @@ class Fit:
     trace: tuple[Step, ...]
     w: npt.NDArray[np.float16]
     factor: npt.NDArray[np.float16]
+    courses: tuple[Course, ...] = ()
 
 
 class Scene(NamedTuple):

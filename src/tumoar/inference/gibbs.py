@@ -37,6 +37,7 @@ from tumoar.model.conditionals import make_sampler, update_theta
 from tumoar.model.generative import temper_priors
 from tumoar.model.gmm import Moments, Theta
 from tumoar.model.joint import Labels
+from tumoar.model.pathway import constrain, default_pathway
 from tumoar.model.shape.base import ShapePrior, select_color
 from tumoar.model.theta_prior import ThetaPrior
 from tumoar.numerics.tetra_raster import rasterize
@@ -45,6 +46,9 @@ from tumoar.vocabulary.config import Config, GibbsConfig
 from tumoar.vocabulary.labels import LabelTable
 
 Field = npt.NDArray[np.float32]
+
+TUMOR = 0.5
+"""Prior probability of tumor, after Algorithm 2, above which a course has no say."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,9 @@ def initialize_chain(
     alpha = np.pad(atlas.alpha, ((0, 0), (0, 2)))
     with_tumor = rasterize(fit.nodes, fit.placed.tetrahedra, alpha, fit.placed.shape, atlas.background)
     pi = with_tumor[..., :-2]
+    if fit.courses:
+        keeps = fit.w > TUMOR
+        constrain(pi, fit.courses, case.grid, atlas.background, default_pathway(), keeps)
     brain = pi[..., labels.in_brain].sum(-1)
     spacing = case.grid.spacing.tolist()
     use = select_voxels(case.D, pi[..., atlas.background], brain, spacing, case.excluded)

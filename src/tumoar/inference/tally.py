@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy import ndimage
 
 from tumoar.model.joint import Labels
 from tumoar.numerics.voxels import UNUSED
@@ -16,6 +17,16 @@ from tumoar.vocabulary.config import VoteRule
 from tumoar.vocabulary.labels import LabelTable
 
 Field = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
+Certain = Mapping[int, Mask]
+"""(X, Y, Z) voxels that belong to a structure for certain, in a chain without gaps, by structure."""
+
+
+class Chain(NamedTuple):
+    """Voxels that certainly belong to an organ, and how to find what is connected to them."""
+
+    mask: Mask
+    connect: Callable[[Mask, Mask], Mask]
 
 
 class Votes(NamedTuple):
@@ -53,14 +64,16 @@ class Tally:
         if self.keep_samples:
             self.kept.append(zlib.compress(np.stack([v[self.at] for v in (l, z, y)]).tobytes(), 1))
 
-    def vote(self, rule: VoteRule = "volume") -> Votes:
+    def vote(self, rule: VoteRule = "volume", certain: Certain | None = None) -> Votes:
         """Majority for z and y, most frequent l; ties go to no tumor, and to the first structure.
 
         The "majority" rule takes each variable by itself, as in the paper. Tumor may then be voted where
         brain structures split their votes and background has the most, and thin organs outside the brain may
         have no majority anywhere. By "volume", l is restricted to the brain where tumor wins, and organs
-        outside the brain get their mean volume in the samples. A cavity needs a majority.
+        outside the brain get their mean volume in the samples. A cavity needs a majority. Structures in
+        `certain` are connected (`add_thin_organs`).
         """
+        certain = select_certain(self.labels, certain)
         z = 2 * self.z.astype(int) > self.samples
         y = 2 * self.y.astype(int) > self.samples
         cavity = self.labels.cavity
@@ -72,7 +85,10 @@ class Tally:
         l = counts.argmax(0)
         if rule == "volume":
             brain = np.flatnonzero(self.labels.in_brain)
-            l = add_thin_organs(l, dict(enumerate(counts)), self.labels, self.samples)
+            if certain:
+                l = np.where(np.isin(l, list(certain)), _without(counts, list(certain)).argmax(0), l)
+            chains = {k: Chain(mask.ravel()[self.at], self._connect) for k, mask in certain.items()}
+            l = add_thin_organs(l, dict(enumerate(counts)), self.labels, self.samples, chains)
             l = np.where(z, brain[counts[brain].argmax(0)], l)
         if is_cavity is not None:
             l = np.where(is_cavity, cavity, l)
@@ -124,6 +140,10 @@ class Tally:
         parts = np.split(arrays["kept"], np.cumsum(arrays["sizes"])[:-1]) if len(arrays["sizes"]) else []
         self.kept = [part.tobytes() for part in parts]
 
+    def _connect(self, chosen: Mask, chain: Mask) -> Mask:
+        full, core = (self._full(v, np.bool_) for v in (chosen, chain))
+        return np.asarray(keep_connected(full, core).ravel()[self.at])
+
     def _full(self, values: npt.NDArray, dtype: npt.DTypeLike) -> npt.NDArray:
         out = np.zeros(self.shape, dtype)
         out.ravel()[self.at] = values
@@ -131,11 +151,16 @@ class Tally:
 
 
 def add_thin_organs(
-    l: npt.NDArray, votes: Mapping[int, npt.NDArray[np.uint8]], table: LabelTable, samples: int
+    l: npt.NDArray,
+    votes: Mapping[int, npt.NDArray[np.uint8]],
+    table: LabelTable,
+    samples: int,
+    chains: Mapping[int, Chain] | None = None,
 ) -> npt.NDArray:
     """Add organs outside the brain to the most frequent l, where their votes reach the threshold.
 
-    `votes` maps each structure with votes to their number per voxel, out of `samples`.
+    `votes` maps each structure with votes to their number per voxel, out of `samples`. An organ with a chain
+    has all voxels of it, and of the others those that are connected to it.
     """
     out, strongest = l.copy(), np.ones(l.shape)
     for organ in table.organs:
@@ -144,21 +169,50 @@ def add_thin_organs(
             continue
         of_parts = np.stack([votes[k] for k in parts])
         total = of_parts.sum(0, dtype=np.uint8)
-        strength = total / find_vote_threshold(total, samples)
+        chain = (chains or {}).get(int(parts[0])) if len(organ.structures) == 1 else None
+        if chain is None:
+            strength = total / find_vote_threshold(total, samples)
+        else:
+            strength = total / find_vote_threshold(total, samples, chain.mask)
+            strength[chain.mask] = np.inf
+            strength[~chain.connect(strength >= 1, chain.mask)] = 0
         wins = strength >= strongest
         out[wins] = parts[of_parts[:, wins].argmax(0)]
         strongest[wins] = np.nextafter(strength[wins], np.inf)  # a tie goes to the first
     return out
 
 
-def find_vote_threshold(votes: npt.NDArray[np.uint8], samples: int) -> int:
+def select_certain(table: LabelTable, certain: Certain | None) -> Certain:
+    """The structures of `certain` that are organs outside the brain by themselves: others have no outline."""
+    alone = {table.l(o.structures[0]) for o in table.organs if len(o.structures) == 1 and not o.tumor}
+    return {k: mask for k, mask in (certain or {}).items() if k in alone and not table.in_brain[k]}
+
+
+def find_vote_threshold(votes: npt.NDArray[np.uint8], samples: int, chain: Mask | None = None) -> int:
     """Find the number of votes at which an organ has its mean volume in the samples.
 
-    At most a majority: voxels with a majority always belong to the organ.
+    At most a majority: voxels with a majority always belong to the organ, and so do those of a `chain`.
     """
+    mean = votes.sum(dtype=np.int64) / max(samples, 1)
+    if chain is not None:
+        mean -= np.count_nonzero(chain)
+        votes = votes[~chain]
     sizes = np.cumsum(np.bincount(votes.ravel(), minlength=samples + 1)[::-1])[::-1]
-    mean = sizes[1:].sum() / max(samples, 1)
     return 1 + int(np.abs(sizes[1 : samples // 2 + 2] - mean).argmin())
+
+
+def keep_connected(mask: Mask, chain: Mask) -> Mask:
+    """The parts (26 neighbors) of a mask (X, Y, Z) that contain voxels of a chain; all if there is none."""
+    parts, count = ndimage.label(mask, np.ones((3, 3, 3)))
+    kept = np.bincount(parts[chain], minlength=count + 1) > 0
+    kept[0] = False
+    return np.asarray(kept[parts]) if kept.any() else mask
+
+
+def _without(counts: npt.NDArray[np.uint8], structures: list[int]) -> npt.NDArray[np.uint8]:
+    out = counts.copy()
+    out[structures] = 0
+    return out
 
 
 def pool_tallies(tallies: Sequence[Tally]) -> Tally:

@@ -76,16 +76,17 @@ def digest_conditions(
 
     `config` are the settings as requested. What the GTV is made of does not matter: core and whole tumor are
     calibrated separately. An estimated exponent of the likelihood counts as such, not by its value. For
-    organs, the numbers of sweeps do not matter.
+    organs, the numbers of sweeps do not matter; for tumor, the course of optic nerves does not.
     """
     settings = {k: v for k, v in config.items() if k != "gtv"}
+    tumor = {k: v for k, v in settings.items() if k != "pathway"}
     gibbs = {k: v for k, v in settings.get("gibbs", {}).items() if k not in SWEEPS}
     about = {
         "model": sorted(model_sha256.values()),
         "contrasts": sorted({name.partition("-")[0] for name in contrasts}),
     }
     return Conditions(
-        _digest({**about, "settings": settings}),
+        _digest({**about, "settings": tumor}),
         _digest({**about, "settings": {**settings, "gibbs": gibbs}, "of": "organs"}),
     )
 

@@ -56,6 +56,12 @@ def build_volume(D: Array, use: Mask) -> Volume:
     return voxels.build_volume(D, use, (a, b, c))
 
 
+def build_part(D: Array, use: Mask, shape: tuple[int, ...], box: tuple[slice, ...]) -> Volume:
+    """`build_volume` of a box of a volume of this shape: bias fields are those of the whole."""
+    a, b, c = (cosines(n)[part] for n, part in zip(shape, box))
+    return voxels.build_volume(D, use, (a, b, c))
+
+
 def pack_prior(v: Volume, pi: npt.NDArray) -> Prior:
     """Pack π (X, Y, Z, columns) for `draw`."""
     return voxels.pack(v, pi)

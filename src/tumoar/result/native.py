@@ -11,7 +11,8 @@ from scipy import ndimage as ndi
 
 from tumoar.geometry.image import Grid
 from tumoar.geometry.resample import resample_mean
-from tumoar.inference.tally import Votes, add_thin_organs
+from tumoar.inference.tally import Certain, Chain, Votes, add_thin_organs, keep_connected, select_certain
+from tumoar.model.pathway import trace
 from tumoar.preprocess.case import resample_to_input
 from tumoar.result.segmentation import Segmentation, exclusive
 from tumoar.vocabulary.config import VoteRule
@@ -50,7 +51,9 @@ def deliver(result: Segmentation, name: str) -> Delivered:
         > HALF
         for parts in (("core", "edema"), ("core",))
     )
-    votes = vote_on_grid(table, grid, shares, z, y, result.config.vote)
+    to_index = grid.inverse @ np.linalg.inv(result.case.input(name).to_reference) @ result.case.grid.affine
+    certain = trace(result.fit.courses, grid, to_index)
+    votes = vote_on_grid(table, grid, shares, z, y, result.config.vote, certain)
     return Delivered(name, grid, votes, exclusive(table, votes))
 
 
@@ -109,8 +112,10 @@ def vote_on_grid(
     z: Mask,
     y: Mask,
     rule: VoteRule = "volume",
+    certain: Certain | None = None,
 ) -> Votes:
     """Votes from the fractions of every structure l on a grid, and from tumor masks, as `Tally.vote`."""
+    certain = select_certain(table, certain)
     best, best_in_brain = np.zeros(grid.shape, np.float32), np.zeros(grid.shape, np.float32)
     l, l_in_brain = np.zeros(grid.shape, np.uint8), np.zeros(grid.shape, np.uint8)
     outside: dict[int, npt.NDArray[np.uint8]] = {}
@@ -119,7 +124,7 @@ def vote_on_grid(
         if k == table.cavity:
             cavity = share > HALF
             continue
-        wins = share > best
+        wins = share > best if k not in certain else np.zeros(grid.shape, bool)
         best[wins], l[wins] = share[wins], k
         if table.structures[k].in_brain:
             wins = share > best_in_brain
@@ -127,7 +132,8 @@ def vote_on_grid(
         else:
             outside[k] = np.rint(STEPS * share).astype(np.uint8)
     if rule == "volume":
-        l = add_thin_organs(l, outside, table, STEPS)
+        chains = {k: Chain(mask, keep_connected) for k, mask in certain.items()}
+        l = add_thin_organs(l, outside, table, STEPS, chains)
         l[z] = l_in_brain[z]
     if table.cavity is not None:
         l[cavity] = table.cavity

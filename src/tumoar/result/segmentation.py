@@ -25,6 +25,7 @@ from tumoar.model.calibration import CORE, NOTHING, NOWHERE, WHOLE_TUMOR, Calibr
 from tumoar.model.compartments import Compartments, find_compartments
 from tumoar.model.conformal import SHARES
 from tumoar.model.gmm import Theta
+from tumoar.model.pathway import trace
 from tumoar.placement.affine import AffineResult
 from tumoar.result.parts import WHOLE, find_closed, find_film, find_islands
 from tumoar.result.prediction import (
@@ -200,7 +201,12 @@ class Segmentation:
 
     @cached_property
     def _voted(self) -> Votes:
-        return self.tally.vote(self.config.vote)
+        return self.tally.vote(self.config.vote, self.certain)
+
+    @cached_property
+    def certain(self) -> Mapping[int, Mask]:
+        """(X, Y, Z) voxels that courses pass, by structure, where no tumor covers them."""
+        return trace(self.fit.courses, self.case.grid)
 
     @cached_property
     def labels(self) -> npt.NDArray[np.uint8]:

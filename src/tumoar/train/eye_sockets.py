@@ -11,10 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage as ndi
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import dijkstra
 from scipy.spatial import ConvexHull
 
+from tumoar.geometry.paths import cheapest_path
 from tumoar.train.head_table import EyeSettings, FatSettings, HeadTable, MuscleSettings, NerveSettings
 from tumoar.vocabulary.errors import UnreadableFileError
 
@@ -133,40 +132,10 @@ def nerve_line(
     # The nerve enters at the back, at most 45 degrees off the axis.
     back = [axis - c for axis, c in zip(index, center)]
     near_globe &= -back[1] > np.hypot(back[0], back[2])
-    line = cheapest_path(cost, near_globe & np.isfinite(cost), chiasm & own_side & (index[1] >= middle[1]))
+    goal = chiasm & own_side & (index[1] >= middle[1])
+    line = np.zeros(eye.shape, bool)
+    line[tuple(cheapest_path(cost, near_globe, goal).T)] = True
     return line, marked
-
-
-def cheapest_path(cost: npt.NDArray[np.float64], start: Mask, goal: Mask) -> Mask:
-    """Voxels of the cheapest path (26 neighbors, mean cost times length) from `start` to `goal`."""
-    usable = np.isfinite(cost)
-    number = np.full(cost.shape, -1)
-    number[usable] = np.arange(usable.sum())
-    heads, tails, weights = [], [], []
-    for step in np.argwhere(_CORNERS)[14:] - 1:
-        here = tuple(slice(max(0, -s), n - max(0, s)) for s, n in zip(step, cost.shape))
-        there = tuple(slice(max(0, s), n - max(0, -s)) for s, n in zip(step, cost.shape))
-        both = usable[here] & usable[there]
-        heads.append(number[here][both])
-        tails.append(number[there][both])
-        weights.append(np.linalg.norm(step) * (cost[here][both] + cost[there][both]) / 2)
-    n = int(usable.sum())
-    edges = (np.concatenate(weights), (np.concatenate(heads), np.concatenate(tails)))
-    graph = coo_array(edges, shape=(n, n)).tocsr()
-    length, before, _ = dijkstra(
-        graph, directed=False, indices=number[start & usable], min_only=True, return_predecessors=True
-    )
-    ends = number[goal & usable]
-    node = int(ends[np.argmin(length[ends])])
-    way = []
-    while node >= 0:
-        way.append(node)
-        node = int(before[node])
-    line = np.zeros(n, bool)
-    line[way] = True
-    path = np.zeros(cost.shape, bool)
-    path[usable] = line
-    return path
 
 
 # ---- muscles and fat ---------------------------------------------------------------------------------------

@@ -111,6 +111,9 @@ class Config(Settings):
     postop: StrictBool = False  # whether the model has a resection cavity (decision 0041)
     # Whether deep gray matter is a structure with its own mixture (decision 0004), or part of gray matter.
     deep_gray: StrictBool = True
+    # Whether optic nerves are tubes that run from globe to chiasm (decision 0044), where the atlas has these
+    # and the nodes stay at their estimate.
+    pathway: StrictBool = True
     # Nodes of the atlas where unspecified tissue, and thus tumor, is possible: those of the brain, or each.
     unspecified: Literal["brain", "everywhere"] = "brain"
     # X of the prior scatter matrices of the likelihood: the number of mixtures of the model, or a number.
@@ -163,6 +166,7 @@ PAPER = Config(
     ),
     gibbs=GibbsConfig(full_every=1, rest_every=1, tau=1.0, start="paper"),
     deep_gray=False,
+    pathway=False,
     unspecified="everywhere",
     scatter=12.0,
     bounds="paper",

@@ -14,7 +14,7 @@ from tumoar.cli.train_shape import combine, read_shapes, shape, tumor_volumes
 from tumoar.io.shapes import section_shape
 from tumoar.io.store import load_sections
 from tumoar.train import shape as training
-from tumoar.vocabulary.errors import GeometryError, IntegrityError, UsageError
+from tumoar.vocabulary.errors import GeometryError, IntegrityError, UnreadableFileError, UsageError
 
 
 @pytest.fixture
@@ -141,6 +141,60 @@ def test_masks_of_other_sizes_are_refused(tmp_path):
 def test_masks_that_leave_nothing_to_train_on_are_refused(masks, tmp_path, core, held_out):
     with pytest.raises(UsageError, match="E2-masks no mask of at least 300 mm³ is left to train y on"):
         shape(masks, output=tmp_path / "x.npz", maps="y", core=core, held_out=held_out, validation=0, seed=3)
+
+
+@pytest.mark.parametrize("rule", ["recovery", "cd"])
+def test_no_masks_or_empty_ones_are_refused(tmp_path, rule):
+    empty = tmp_path / "empty.nii.gz"
+    nib.save(nib.Nifti1Image(np.zeros((20, 20, 20), np.uint8), np.eye(4)), empty)
+    for paths in ([], [empty]):
+        with pytest.raises(UsageError, match="no mask of at least 300 mm³ is left to train z on"):
+            shape(paths, output=tmp_path / "x.npz", maps="zy", rule=rule)
+
+
+def test_masks_stored_in_another_orientation_are_the_same_shapes(masks, tmp_path):
+    for path in masks:
+        image = nib.load(path)
+        turned = np.asarray(image.dataobj)[::-1].transpose(2, 0, 1)
+        affine = np.array([[0, -1, 0, turned.shape[1] - 1], [0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1.0]])
+        (tmp_path / "turned").mkdir(exist_ok=True)
+        nib.save(nib.Nifti1Image(turned, affine), tmp_path / "turned" / path.name)
+    found = [read_shapes(x, [2])["y"] for x in (masks, sorted((tmp_path / "turned").glob("*")))]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one.v, other.v)
+
+
+def test_a_mask_given_twice_is_refused(masks):
+    """Twice in training, it would count twice; and a held-out patient may come back under another folder."""
+    with pytest.raises(UsageError, match="two masks have the same name"):
+        read_shapes([*masks, masks[0]], [2])
+
+
+def test_images_are_no_masks(tmp_path):
+    path = tmp_path / "t1c.nii.gz"
+    nib.save(nib.Nifti1Image(np.full((20, 20, 20), 0.5, np.float32), np.eye(4)), path)
+    with pytest.raises(UnreadableFileError, match="whole numbers only"):
+        read_shapes([path], [2])
+
+
+@pytest.mark.parametrize("rule", ["recovery", "cd"])
+def test_thirty_masks_train_with_the_default_split_and_any_step(tmp_path, rule):
+    """Six patients held out and three watched; the size of the step changes the model."""
+    paths = [tmp_path / f"p{n}-000.nii.gz" for n in range(30)]
+    for n, path in enumerate(paths):
+        labels = np.zeros((20, 20, 20), np.uint8)
+        labels[3 : 11 + n % 3, 4:12, 5:13] = 2
+        nib.save(nib.Nifti1Image(labels, np.eye(4)), path)
+    found = []
+    for step in (0.1, 0.02):
+        out = tmp_path / f"{step}.npz"
+        shape(paths, output=out, maps="y", core="2", rule=rule, steps=1, step=step)
+        section = load_sections(out)["shape_y"]
+        card = section.card["provenance"]
+        assert [len(card[k]) for k in ("subjects", "validation", "held_out")] == [21, 3, 6]
+        assert f"--step {step}" in card["command"]
+        found.append(section.arrays["w"])
+    assert not np.array_equal(*found)
 
 
 def test_unknown_maps_are_refused(tmp_path):

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from tumoar.io.nifti import read_nifti
-from tumoar.numerics.convolve import REACH, pack
+from tumoar.numerics.convolve import REACH, M, R, pack
+from tumoar.numerics.convolve_coupled import SHORTEST
+from tumoar.numerics.convolve_field import draw_field
 from tumoar.numerics.convolve_moments import moments
 from tumoar.train import contrastive
 from tumoar.train.contrastive import ContrastiveTraining, Sums
 from tumoar.train.shape_data import crop_shape
+from tumoar.train.shape_start import Parameters
 from tumoar.vocabulary.errors import FitError
 
-QUICK = ContrastiveTraining(steps=4, batch=2, empty=16)
+QUICK = ContrastiveTraining(steps=4, batch=2, period=SHORTEST)
 
 
 def ball(radius, name="ball-000", around=30):
@@ -38,40 +41,86 @@ def test_the_settings_are_the_paper_s():
     assert (c.steps, c.step, c.batch) == (9600, 0.1, 10)
 
 
+class Choose:
+    """The grid, row and column that `_add` draws at random."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+
+    def integers(self, n):
+        return self.numbers.pop(0)
+
+
+def add_all(sums, data, model, filters, weight, lam, thinning=1):
+    """Every choice of hidden units once, each with its probability."""
+    choices = list(np.ndindex(8, thinning, thinning))
+    for choice in choices:
+        contrastive._add(sums, data, model, filters, weight / len(choices), lam, thinning, Choose(*choice))
+
+
 def test_parts_add_up_to_the_whole_map():
     """Voxels and hidden units of the box around the tumor, and of the empty rest by their weight."""
     shape = SHAPES[0]
     state = contrastive.initialize(SHAPES, QUICK, 1)
-    filters = pack(state.parameters.w, state.parameters.b)
+    filters, period = pack(state.parameters.w, state.parameters.b), QUICK.period
     whole = np.zeros((100,) * 3, np.uint8)
     whole[tuple(slice(40, 40 + n) for n in shape.v.shape)] = shape.v
     G, p, places = moments(whole, filters)
     data = np.pad(shape.v, 2 * REACH)
     near = np.prod(np.array(shape.v.shape) + 3 * REACH)
-    sums, rng = Sums.zero(), np.random.default_rng(0)
-    nothing = np.zeros((QUICK.empty + REACH,) * 3, np.uint8)
-    contrastive._add(sums, nothing, nothing, filters, (places - near) / QUICK.empty**3, 8, rng)
-    contrastive._add(sums, data, 0 * data, filters, 1.0, 8, rng)
+    sums, nothing = Sums.zero(), np.zeros((period + REACH,) * 3, np.uint8)
+    add_all(sums, nothing, nothing, filters, (places - near) / period**3, np.zeros(M))
+    add_all(sums, data, 0 * data, filters, 1.0, np.zeros(M))
     _, idle, _ = moments(nothing, filters)
     np.testing.assert_allclose(sums.wh, G, rtol=1e-5)
-    np.testing.assert_allclose(sums.mean_h, 0.5 * (p + idle * places / QUICK.empty**3), rtol=1e-5)
-    assert (sums.v, sums.data) == (shape.volume, shape.volume)
+    np.testing.assert_allclose(sums.mean_h, 0.5 * (p + idle * places / period**3), rtol=1e-5)
+    assert (sums.v, sums.data) == pytest.approx((shape.volume, shape.volume))
 
 
-def test_random_grids_of_hidden_units_have_the_expectation_of_all():
-    state = contrastive.initialize(SHAPES, QUICK, 1)
-    filters = pack(state.parameters.w, state.parameters.b)
+@pytest.mark.parametrize("thinning", [1, 2, 3])
+def test_a_random_part_of_the_hidden_units_has_the_expectation_of_all(thinning):
+    rng = np.random.default_rng(3)
+    filters, lam = pack(rng.normal(0, 0.05, (M, R, R, R)), np.full(M, -2.0)), rng.random(M)
     data = np.pad(SHAPES[0].v, 2 * REACH)
-    every, some = Sums.zero(), Sums.zero()
-    contrastive._add(every, data, 0 * data, filters, 1.0, 8, np.random.default_rng(0))
-    for phase in range(8):
+    some = Sums.zero()
+    add_all(some, data, 0 * data, filters, 1.0, lam, thinning)
+    G, p, places = moments(data, filters)
+    _, idle, _ = moments(0 * data, filters)
+    counts, _, _ = moments(
+        data, pack(np.full((M, R, R, R), 1e-5), np.full(M, 15.0))
+    )  # units that are always on
+    np.testing.assert_allclose(some.wh, G - lam[:, None, None, None] * counts, rtol=1e-4, atol=0.5)
+    np.testing.assert_allclose(some.h, p - idle, rtol=1e-4, atol=1e-3 * places**0.5)
 
-        class Next:
-            def permutation(self, n, phase=phase):
-                return np.roll(np.arange(n), -phase)
 
-        contrastive._add(some, data, 0 * data, filters, 1 / 8, 1, Next())
-    np.testing.assert_allclose(some.wh, every.wh, rtol=1e-5)
+def test_a_sweep_has_the_expectation_of_the_rule_spelled_out():
+    """Against independent draws of all hidden units and voxels of one map, with all of them in the sums."""
+    rng = np.random.default_rng(5)
+    w, b, a = rng.normal(0, 0.01, (M, R, R, R)), np.full(M, -2.0), -4.0
+    shape, lam, filters, n = ball(4), np.full(M, 0.1), pack(w, b), 40
+    shape = replace(shape, places=1)  # the box around the tumor is the map
+    data = np.pad(shape.v, 2 * REACH)
+    own = (slice(None, -REACH),) * 3
+    fast, slow = [], []
+
+    def figures(wh, h, v):
+        return np.concatenate([wh.sum((1, 2, 3)), wh.sum(0).ravel(), h, [v]])
+
+    always = pack(np.full((M, R, R, R), 1e-5), np.full(M, 15.0))
+    for k in range(n):
+        sums, _ = contrastive.sweep([shape], Parameters(w, b, a), lam, QUICK, np.random.default_rng(k))
+        fast.append(figures(sums.wh, sums.h, sums.v))
+        log_odds = draw_field(data, data >= 0, filters, a, 1000 + k)
+        model = (rng.random(data.shape) < 1 / (1 + np.exp(-log_odds.astype(float)))).astype(np.uint8)
+        wh, h = 0.0, 0.0
+        for sign, x in ((1, data), (-1, model)):
+            (G, p, _), (counts, _, _) = moments(x, filters), moments(x, always)
+            wh, h = wh + sign * (G - lam[:, None, None, None] * counts), h + sign * p
+        slow.append(figures(wh, h, int(data[own].sum()) - int(model[own].sum())))
+    fast, slow = np.array(fast), np.array(slow)
+    score = (fast.mean(0) - slow.mean(0)) / np.sqrt((fast.var(0) + slow.var(0)) / n)
+    assert np.abs(score).max() < 5
+    assert np.abs(slow.mean(0) / (slow.std(0) / np.sqrt(n))).max() > 20  # there is something to find
 
 
 def test_gradients_are_per_voxel_of_the_whole_map():

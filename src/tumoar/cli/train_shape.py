@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from tumoar.vocabulary.errors import GeometryError, UsageError
+from tumoar.vocabulary.errors import GeometryError, UnreadableFileError, UsageError
 
 if TYPE_CHECKING:
     from tumoar.io.checkpoint import Checkpoints
@@ -149,10 +149,16 @@ def read_shapes(paths: list[Path], core: list[int]) -> dict[str, list[Shape]]:
     from tumoar.train.shape_data import crop_shape
 
     out: dict[str, list[Shape]] = {"z": [], "y": []}
+    names: set[str] = set()
     for path in paths:
+        name_of_map = path.name.split(".")[0]
+        if name_of_map in names:
+            do = "give each label map once, in files of different names"
+            raise UsageError("masks", "two masks have the same name", file=path, found=name_of_map, do=do)
+        names.add(name_of_map)
         labels = _labels(path)
         for name, mask in (("z", labels > 0), ("y", np.isin(labels, core))):
-            found = crop_shape(path.name.split(".")[0], mask)
+            found = crop_shape(name_of_map, mask)
             if found is not None and found.volume >= SMALLEST:
                 out[name].append(found)
     return out
@@ -192,6 +198,9 @@ def _labels(path: Path) -> Any:
             found=image.grid.spacing.round(3).tolist(),
             do="resample it",
         )
+    if not np.array_equal(np.rint(image.data), image.data):  # also NaN
+        do = "give masks or label maps, not images"
+        raise UnreadableFileError("label-values", "label maps hold whole numbers only", file=path, do=do)
     return image.data
 
 

@@ -375,10 +375,10 @@ def check(page: Path | None) -> None:
 
 ABOUT = """\
 Written by `python research/intervals.py heads check --write PAGE`. Heads are simulated from label maps with
-tumors of 5 to 40 cm³ of core that displace the brain, four contrasts with different noise, bias and slices,
-20 + 30 sweeps. Ten of the twelve label maps trained the shipped atlas; each of them was segmented with label
-probabilities estimated from the other nine (mesh and reference positions stay). Every head is judged by
-numbers learned from all others. D0.03cc is that of a plan for the true tumor
+organs as planners draw them and tumors of 5 to 40 cm³ of core that displace the brain, four contrasts with
+different noise, bias and slices, 20 + 30 sweeps. Ten of the twelve label maps trained the shipped atlas; each
+of them was segmented with label probabilities estimated from the other nine (mesh and reference positions
+stay). Every head is judged by numbers learned from all others. D0.03cc is that of a plan for the true tumor
 ([dosimetry](dosimetry.md)); its band comes from 50 drawn structures. Labels of the heads are automatic
 and tissue is homogeneous, so that images leave less open than those of patients do.
 """.splitlines()

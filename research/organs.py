@@ -1,4 +1,4 @@
-"""Organs of default runs on heads from the independent simulator: the baseline for the next atlas.
+"""Organs of default runs on heads from the independent simulator.
 
 python research/organs.py run 10:1 10:3 10:1:again …   # HEAD:MILLIMETERS[:again]; continues
 python research/organs.py page                         # → research/results/organs.md
@@ -193,11 +193,8 @@ HEADER = """\
 Written by `python research/organs.py page`. Heads 10 and 20 did not train the atlas of the package. Default
 runs with T1c, T2 and FLAIR in axial slices of the given thickness; each head has a tumor. The simulator
 shares nothing with the model but the label maps: other tissues, sequences, slice profiles, coils, lids, fat.
-The truth are organs as a planner draws them ([definitions](../../docs/organs.md)), while the atlas of the
-package was trained without the peduncles, with the globe as the label maps have it, and with shorter chiasms:
-part of the difference is of definition. GTV is the core; Brain has no truth here.
-
-This is the baseline against which the next atlas is judged.
+The truth are organs as a planner draws them ([definitions](../../docs/organs.md)), which the atlas of the
+package means as well. GTV is the core; Brain has no truth here.
 """
 
 

@@ -169,19 +169,30 @@ def _cells(text: str, name: str) -> list[str]:
 
 def test_the_figures_on_accuracy_and_uncertainty_are_those_of_the_pages():
     accuracy, uncertainty = ((DOCS / f"{name}.md").read_text("utf-8") for name in ("accuracy", "uncertainty"))
-    patients, calibration, atlas, intervals = (
+    patients, organs, atlas, intervals = (
         (ROOT / "research" / "results" / f"{name}.md").read_text("utf-8")
-        for name in ("patients", "calibration", "atlas", "intervals")
+        for name in ("patients", "organs", "atlas", "intervals")
     )
     names = re.findall(r"^\| ([a-z ]+, mean of \d+) \|", accuracy, re.M)
     assert len(names) == 4
     for name in names:
         cells = _cells(patients, name)
         assert _cells(accuracy, name) == [cells[k] for k in (0, 1, 3, 4, 7)], name
-    for kind in ("unseen", "drawn"):
-        core, whole = (float(_cells(calibration, f"{kind}_{m}_worst_tenth")[0]) for m in ("core", "whole"))
-        pair = rf"{core:.3f}\s+(?:for core )?and\s+{whole:.3f}"
-        assert re.search(pair, uncertainty), pair
+    names = (
+        "Brainstem",
+        "Hippocampus_L",
+        "Hippocampus_R",
+        "OpticChiasm",
+        "OpticNrv_L",
+        "OpticNrv_R",
+        "Eye_L",
+        "Eye_R",
+    )
+    for slices in (1, 3, 5):
+        parts = [re.split(r"^## ", organs, flags=re.M), [f"Head {n}, {slices} mm\n" for n in (10, 20)]]
+        scans = [next(part for part in parts[0] if part.startswith(title)) for title in parts[1]]
+        pairs = [" / ".join(_cells(scan, name)[0] for scan in scans) for name in names]
+        assert f"| {slices} mm | " + " | ".join(pairs) + " |" in accuracy, slices
     for kind in ("votes", "predicted"):
         errors = re.findall(rf"^\| {kind} \| ([\d.]+) \|", intervals, re.M)
         assert len(errors) == 2
@@ -209,7 +220,6 @@ OF_THE_MODEL = {
     "accuracy.md": {*SHIPPED},
     "uncertainty.md": {*SHIPPED, "calibration.json"},
     "speed.md": {"shape.npz"},
-    "tests.md": {"atlas.npz", "shape.npz"},
     "model-card.md": {*SHIPPED, "calibration.json", "tumor_means.toml", "surroundings.npz"},
 }
 """Pages with figures of the model, and the files that must be those in the package."""

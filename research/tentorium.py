@@ -17,7 +17,7 @@ from head_cases import DATA, LABELS
 from scipy import ndimage as ndi
 
 from tumoar.io.models import default_model
-from tumoar.train.align import Alignment, fit_affine, landmarks
+from tumoar.train.align import Alignment, fit_affine, landmark_names, landmarks
 from tumoar.train.head_table import default_heads
 
 CEREBELLUM = (7, 8, 46, 47)
@@ -42,7 +42,7 @@ def to_head(codes: np.ndarray, alignment: Alignment) -> np.ndarray:
     others = [s for s in LABELS.structures[1:] if s.trained and s.name not in names]
     for n, s in enumerate(others):
         head[0, 0, n] = s.index
-    every = dict(zip(alignment.landmarks, landmarks(head, LABELS), strict=True))
+    every = dict(zip(landmark_names(LABELS), landmarks(head, LABELS), strict=True))
     kept = [n for n in every if n not in [s.name for s in others]]
     return fit_affine(np.array([alignment.landmarks[n] for n in kept]), np.array([every[n] for n in kept]))
 

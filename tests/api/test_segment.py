@@ -209,7 +209,7 @@ def scan():
         ({"t1c": "x", "margins": "ctv=nan"}, "E2-margins margins not usable"),
         ({"t1c": "x", "tumor": False, "margins": "ctv=3"}, "E2-structures organs only, but margins is about"),
         ({"t1c": "x", "tumor": False, "fix_tumor": "y"}, "E2-structures organs only, but fix_tumor is about"),
-        ({"t1c": "x", "tumor": False, "postop": True}, "E2-structures organs only, but postop is about"),
+        ({"t1c": "x", "tumor": False, "postop": True}, "E2-B55 a resection cavity is not found without"),
         ({"t1c": "x", "samples": 0}, "E2-B55 setting gibbs.samples"),
         ({"t1c": "x", "prior": "magic"}, "E2-B55 setting prior"),
         ({"t1c": "x", "fast": True, "config": CONFIG}, "E2-B55 both fast and a Config given"),

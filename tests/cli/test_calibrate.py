@@ -175,8 +175,9 @@ def test_the_calibration_in_the_package_is_enough_for_90_percent():
     found = default_calibration()
     for entry in found.entries:
         for numbers in entry.structures.values():
-            assert np.isfinite(numbers.interval(0.9)).all()
-            assert numbers.interval(0.9)[0] < 0 < numbers.interval(0.9)[1]
+            low, high = numbers.interval(0.9)
+            assert -np.inf < low < high < np.inf
+            assert low < 0 < high or entry.cases != "patients"  # the outline is added to the others
 
 
 def test_the_calibration_in_the_package_holds_for_its_model_and_settings():

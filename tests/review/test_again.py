@@ -241,7 +241,10 @@ def test_a_full_disk_refuses_the_sampling_and_keeps_the_strokes(folder, monkeypa
         with pytest.raises(OutputError, match="cannot write"):
             session.sample_again()
     assert (folder / RECORD).read_bytes() == lines
-    assert session.sample_again()
+    session.sample_again()
+    assert (folder / RECORD).read_bytes().startswith(lines)
+    assert len(Session.open(folder).strokes) == len(session.strokes)
+    assert (folder / RECORD).stat().st_size > len(lines), "the sampling is recorded"
 
 
 def test_an_organ_that_was_erased_wholly_is_exported_as_empty(folder):

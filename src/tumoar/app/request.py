@@ -183,7 +183,7 @@ def require_structures(request: Request, table: LabelTable) -> None:
 
 def require_tumor(request: Request, *, tumor: bool) -> None:
     """Refuse requests about tumor in a run for organs only."""
-    asked = {"margins": request.targets, "fix_tumor": request.fix_tumor, "postop": request.postop}
+    asked = {"margins": request.targets, "fix_tumor": request.fix_tumor}
     found = [name for name, value in asked.items() if value not in (None, False)]
     if found and not tumor:
         raise UsageError("structures", f"organs only, but {found[0]} is about tumor", do="omit one of them")

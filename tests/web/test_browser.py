@@ -316,7 +316,7 @@ def test_a_contour_replaces_the_outline_in_its_slice_and_undo_brings_it_back(vis
     strokes(visit, 1)
     assert "contour GTV" in visit.page.text_content("#strokes")
     inside, outside = Session.open(folder).strokes
-    (index,) = set(inside.voxels[:, 1]) | set(outside.voxels[:, 1])
+    assert len(set(inside.voxels[:, 1]) | set(outside.voxels[:, 1])) == 1
     after = masks(folder)["GTV"]
     expected = before.copy()  # pieces in the slice that the contour does not meet stay
     expected[tuple(outside.voxels.T)] = False

@@ -16,6 +16,7 @@ from pathlib import Path
 import uvicorn
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
+from plots import model_of, stamp
 
 from tumoar.web.app import review_app
 from tumoar.web.server import bind, new_token
@@ -65,6 +66,7 @@ def shoot(page: Page) -> Image.Image:
 
 def save(picture: Image.Image, name: str) -> None:
     picture.quantize(COLORS, dither=Image.Dither.NONE).save(OUT / name, optimize=True)
+    stamp(OUT / name, model_of("uncertainty"))
 
 
 def animate(page: Page) -> None:

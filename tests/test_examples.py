@@ -75,6 +75,7 @@ def test_score_against_truth():
     assert scores["tumor"] > 0.8
 
 
+@pytest.mark.slow
 def test_the_page_on_the_api_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     """On the small head, whatever files it names."""
     N = small_head.SIZE

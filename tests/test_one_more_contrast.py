@@ -77,6 +77,7 @@ def images(tmp_path):
     return files
 
 
+@pytest.mark.slow
 def test_an_image_of_an_own_contrast_goes_through_segment_and_report(images, own, tmp_path, monkeypatch):
     for place, name, value in stand_ins():
         if name not in ("read", "assemble"):

@@ -98,6 +98,7 @@ def test_every_option_of_the_command_is_one_of_the_function():
     assert set(Options.__annotations__) == asked - {"output", "model", "config"}
 
 
+@pytest.mark.slow
 def test_command_and_function_write_the_same_bits(small, tmp_path):
     with pytest.raises(SystemExit) as end:
         main(["segment", "--t1c", "a", "--flair", "b", "-o", str(tmp_path / "a"), "--margins", "ctv=3", "-q"])
@@ -161,6 +162,7 @@ def test_the_same_result_is_returned_again_and_another_one_refused(small, tmp_pa
     assert tumoar.segment(t1c="a", output=tmp_path / "out", seed=1, overwrite=True).manifest["seed"] == 1
 
 
+@pytest.mark.slow
 def test_contrasts_are_left_out_one_by_one_on_request(small, tmp_path):
     result = tumoar.segment(t1c="a", output=tmp_path / "out", ablate=True)
     assert "ablation.tsv" in result.manifest["files"]

@@ -97,6 +97,7 @@ def test_the_slices_are_drawn(visit):
     assert "core" in visit.page.inner_text("#where")
 
 
+@pytest.mark.slow
 def test_labels_go_and_come_back(visit):
     with_labels = visit.slices()
     visit.page.uncheck("#show-labels")
@@ -109,6 +110,7 @@ def test_labels_go_and_come_back(visit):
     visit.becomes(lambda pixels: not differ(pixels, with_labels))
 
 
+@pytest.mark.slow
 def test_one_structure_goes_and_comes_back(visit):
     before = visit.slices()
     visit.page.get_by_label("edema", exact=True).uncheck()
@@ -117,6 +119,7 @@ def test_one_structure_goes_and_comes_back(visit):
     visit.becomes(lambda pixels: not differ(pixels, before))
 
 
+@pytest.mark.slow
 def test_contrasts_and_maps_change_what_is_shown(visit):
     first = visit.slices()
     visit.page.get_by_text("FLAIR", exact=True).first.click()
@@ -176,6 +179,7 @@ def green(visit):
     return found
 
 
+@pytest.mark.slow
 def test_margins_are_lines_that_go_and_come_back(browse, with_margins):
     visit = Visit(browse(SOFTWARE_GL), with_margins)
     visit.page.wait_for_function("document.getElementById('over').width > 300")

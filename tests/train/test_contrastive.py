@@ -93,6 +93,7 @@ def test_a_random_part_of_the_hidden_units_has_the_expectation_of_all(thinning):
     np.testing.assert_allclose(some.h, p - idle, rtol=1e-4, atol=1e-3 * places**0.5)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_the_expectation_of_the_rule_spelled_out():
     """Against independent draws of all hidden units and voxels of one map, with all of them in the sums."""
     rng = np.random.default_rng(5)

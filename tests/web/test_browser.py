@@ -204,6 +204,7 @@ def strokes(visit, count):
     visit.wait("([n]) => document.querySelectorAll('#strokes li').length === n", count)
 
 
+@pytest.mark.slow
 def test_undo_restores_the_bits_and_the_automatic_result_is_never_touched(visit, folder):
     automatic, before = digest_files(folder), masks(folder)
     paint(visit)
@@ -227,6 +228,7 @@ def test_undo_restores_the_bits_and_the_automatic_result_is_never_touched(visit,
     assert visit.said == []
 
 
+@pytest.mark.slow
 def test_letters_of_the_sides_agree_with_what_is_painted_there(visit, folder):
     """R on the left of the screen: what is painted beside it lies to the patient's right, at higher x."""
     places = {"axial": (0, 1), "coronal": (0, 2), "sagittal": (1, 2)}
@@ -247,6 +249,7 @@ def test_letters_of_the_sides_agree_with_what_is_painted_there(visit, folder):
             assert (low[axis] > high[axis]) == bool(is_high), (plane, pair)
 
 
+@pytest.mark.slow
 def test_two_tabs_lose_no_stroke(visit, folder, browser):
     other = Visit(browser.new_page(viewport={"width": 900, "height": 700}), visit.address).ready()
     paint(visit)
@@ -279,6 +282,7 @@ def test_fill_between_slices_and_painting_with_the_keyboard(visit, folder):
         assert np.array_equal(np.unique(at, axis=0), np.unique(other.voxels[:, :2], axis=0))
 
 
+@pytest.mark.slow
 def test_fill_encloses_and_a_click_cuts_out_a_piece(visit, folder):
     visit.choose(layout="axial", tool="fill")
     stage = visit.stage()
@@ -301,6 +305,7 @@ def test_fill_encloses_and_a_click_cuts_out_a_piece(visit, folder):
     assert not Session.open(folder).mask("GTV")[at].any()
 
 
+@pytest.mark.slow
 def test_a_contour_replaces_the_outline_in_its_slice_and_undo_brings_it_back(visit, folder):
     before = masks(folder)["GTV"]
     visit.choose(layout="coronal", tool="contour")
@@ -331,6 +336,7 @@ def test_a_contour_replaces_the_outline_in_its_slice_and_undo_brings_it_back(vis
     assert visit.said == []
 
 
+@pytest.mark.slow
 def test_approve_says_who_and_a_change_takes_it_back(visit, folder):
     visit.page.fill("#initials", "ABC")
     visit.page.fill("#comment", "<b>looks right</b>")
@@ -348,6 +354,7 @@ def test_approve_says_who_and_a_change_takes_it_back(visit, folder):
     assert Session.open(folder).strokes[0].who == "ABC"
 
 
+@pytest.mark.slow
 def test_a_sampling_goes_on_over_a_reload_and_can_be_stopped(visit, folder, monkeypatch):
     running, let_go = Event(), Event()
 
@@ -381,6 +388,7 @@ def test_a_sampling_goes_on_over_a_reload_and_can_be_stopped(visit, folder, monk
     visit.wait("() => document.getElementById('sampling').textContent.includes('Stopped')")
 
 
+@pytest.mark.slow
 def test_the_token_leaves_the_address_and_nothing_leaves_the_machine(visit):
     page = visit.page
     assert "token" not in page.url

@@ -142,3 +142,13 @@ def test_pieces_that_touch_at_a_corner_are_one():
     assert largest_piece(mask) == (1.0, 1)
     mask[3, 3, 3] = True
     assert largest_piece(mask) == (pytest.approx(2 / 3), 2)
+
+
+def test_a_volume_just_outside_the_range_reads_as_outside():
+    low, high = expected_organs()["Eye_L"].volume
+    mask = ball((24, 24, 24), 15)
+    extra = int(mask.sum()) - round(1004 * high)
+    mask.reshape(-1)[np.flatnonzero(mask)[:extra]] = False
+    notes = review_organs(result_with(("left eye tissue", mask)), SEEN)
+    (text,) = [n.text for n in notes if n.id == "organ-volume" and n.where == "Eye_L"]
+    assert not low <= float(text.split()[1]) <= high

@@ -96,7 +96,7 @@ def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]
             notes.append(Note("pieces", text, action="check its outline", where=organ.name))
         volume, (low, high) = float(mask.sum()) * cubic, expected.volume
         if not low <= volume <= high:
-            text = f"has {volume:.3g} cm³, adults have {low:g} to {high:g}"
+            text = f"has {volume:.2f} cm³, adults have {low:g} to {high:g}"
             notes.append(Note("organ-volume", text, action="check its outline", where=organ.name))
     return notes
 

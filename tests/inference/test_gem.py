@@ -169,16 +169,44 @@ def test_releasing_the_core_changes_no_likelihood():
 SPACING = (1.0, 1.0, 1.0)
 
 
+def start(before: joint.Labels, bright: np.ndarray | None = None, solid: np.ndarray | None = None):
+    """Initial labels; by default everything is bright, and the atlas expects solid brain nowhere."""
+    shape = before.z.shape
+    bright = np.ones(shape, bool) if bright is None else bright
+    solid = np.zeros(shape, bool) if solid is None else solid
+    return initialise.initialize_labels(before, bright, solid, SPACING, np.random.default_rng(0))
+
+
 def test_tumor_inside_a_rim_of_core_becomes_core():
     r = np.sqrt(((np.indices((48, 48, 48)) - 23.5) ** 2).sum(0))
     z = (r < 18).astype(np.uint8)
     y = ((r > 8) & (r < 11)).astype(np.uint8)
     y[:, :25, 23:26] = 0  # the rim has a gap
     before = joint.Labels(np.ones_like(z), z, y)
-    after = initialise.initialize_labels(before, np.ones(z.shape, bool), SPACING, np.random.default_rng(0))
+    after = start(before)
     assert (after.y[r < 8] == 1).all()
     assert (after.y[y == 1] == 1).all()
     assert after.y[r > 12].sum() == 0
+
+
+def test_necrosis_taken_for_normal_tissue_inside_a_rim_becomes_core_and_expected_fluid_does_not():
+    r = np.sqrt(((np.indices((48, 48, 48)) - 23.5) ** 2).sum(0))
+    z = ((r > 8) & (r < 15)).astype(np.uint8)
+    y = ((r > 8) & (r < 11)).astype(np.uint8)
+    solid = np.arange(48) < 24 + np.zeros((48, 48, 1))
+    after = start(joint.Labels(np.ones_like(z), z, y), solid=solid)
+    inside = r < 8
+    np.testing.assert_array_equal(after.y[inside] == 1, solid[inside])
+    np.testing.assert_array_equal(after.z[inside] == 1, solid[inside])
+    assert (after.z[z == 1] == 1).all()
+    assert after.z[r > 15].sum() == 0
+    assert (after.y <= after.z).all()
+
+
+def test_the_atlas_expects_solid_brain_where_it_expects_neither_fluid_nor_what_is_outside():
+    pi = np.eye(LABELS.K, dtype=np.float32)[None, None]
+    expected = [s.in_brain and s.gmm != "CSF" for s in LABELS.structures]
+    np.testing.assert_array_equal(initialise.find_solid(LABELS, pi)[0, 0], expected)
 
 
 def test_a_fifth_of_the_edema_becomes_core():
@@ -187,7 +215,7 @@ def test_a_fifth_of_the_edema_becomes_core():
     y = np.zeros_like(z)
     y[4, 4:9, 4:6] = 1  # at the edge: it encloses nothing
     before = joint.Labels(np.ones_like(z), z, y)
-    after = initialise.initialize_labels(before, np.ones(z.shape, bool), SPACING, np.random.default_rng(0))
+    after = start(before)
     assert after.y.sum() == 10 + 115 // 5
     assert (after.y[y == 1] == 1).all()
     assert (after.z == z).all()
@@ -197,8 +225,7 @@ def test_a_fifth_of_the_edema_becomes_core():
 def test_empty_tumor_is_a_legitimate_start():
     zero = np.zeros((3, 3, 3), np.uint8)
     empty = joint.Labels(zero, zero, zero)
-    bright = np.ones(zero.shape, bool)
-    assert not initialise.initialize_labels(empty, bright, SPACING, np.random.default_rng(0)).y.any()
+    assert not start(empty).y.any()
 
 
 def test_core_that_does_not_enhance_starts_as_edema():
@@ -206,9 +233,7 @@ def test_core_that_does_not_enhance_starts_as_edema():
     z = (r < 18).astype(np.uint8)
     y = ((r > 8) & (r < 18)).astype(np.uint8)  # the rim, and all of the edema around it
     bright = (r > 8) & (r < 11)
-    after = initialise.initialize_labels(
-        joint.Labels(np.ones_like(z), z, y), bright, SPACING, np.random.default_rng(0)
-    )
+    after = start(joint.Labels(np.ones_like(z), z, y), bright)
     assert (after.z == z).all()
     np.testing.assert_array_equal(after.y == 1, r < 11)
 

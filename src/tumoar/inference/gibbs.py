@@ -21,6 +21,7 @@ from tumoar.inference.fixed import Fixed, apply_fixed, extend_to_core, fix_field
 from tumoar.inference.gem import Fit
 from tumoar.inference.initialise import (
     find_enhancing,
+    find_solid,
     initialize_labels,
     initialize_prior,
     open_cavity,
@@ -150,16 +151,9 @@ def initialize_chain(
     spacing = case.grid.spacing.tolist()
     use = select_voxels(case.D, pi[..., atlas.background], brain, spacing, case.excluded)
     volume = joint.build_volume(case.D, use)
+    mm3 = case.grid.voxel_volume
     prior = initialize_prior(
-        labels,
-        case.contrasts,
-        case.D,
-        use,
-        pi,
-        labels.x_of_l,
-        tumor_mm3,
-        case.grid.voxel_volume,
-        config.gem,
+        labels, case.contrasts, case.D, use, pi, labels.x_of_l, tumor_mm3, mm3, config.gem
     )
     own = _pack_prior(volume, pi, fit, case)
     fixed_z = extend_to_core(fixed_z, fixed_y)
@@ -169,7 +163,8 @@ def initialize_chain(
         first = turn_to_core(first, rng)
     else:
         bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
-        first = initialize_labels(first, bright, spacing, rng)
+        solid = find_solid(labels, pi) & labels.in_brain[first.l]
+        first = initialize_labels(first, bright, solid, spacing, rng)
     if labels.cavity is not None:
         first = open_cavity(first, labels, *find_fillings(fit.labels, case.contrasts, case.D, fit.theta))
     first = apply_fixed(first, fixed_z, fixed_y, labels)

@@ -12,7 +12,7 @@ from scipy import ndimage
 from tumoar.geometry.distance import distance_to
 from tumoar.model import joint
 from tumoar.model.bias import field
-from tumoar.model.cavity import find_blood, open_prior, start_fillings
+from tumoar.model.cavity import FLUID, find_blood, open_prior, start_fillings
 from tumoar.model.conditionals import Sigma_given
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import WIDTH, ThetaPrior, build_theta_prior, expect_voxels
@@ -242,21 +242,28 @@ def find_enhancing(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, 
     return out if labels.cavity is None else out & ~find_blood(labels, contrasts, D, theta)
 
 
+def find_solid(labels: LabelTable, pi: Array) -> Mask:
+    """(X, Y, Z) True where the atlas (X, Y, Z, K) expects brain other than fluid."""
+    solid = labels.in_brain & np.array([s.gmm != FLUID for s in labels.structures])
+    return np.asarray(pi[..., solid].sum(-1) > 0.5)
+
+
 def initialize_labels(
-    labels: joint.Labels, bright: Mask, spacing: Sequence[float], rng: np.random.Generator
+    labels: joint.Labels, bright: Mask, solid: Mask, spacing: Sequence[float], rng: np.random.Generator
 ) -> joint.Labels:
-    """Initial labels: core where it is `bright`, and in tumor that it encloses.
+    """Initial labels: core where it is `bright`, and in what it encloses of tumor and of `solid` brain.
 
     The single Gaussian of core in the simplified model may have settled in edema, so core that does not
-    enhance is removed. An enhancing rim around necrosis, which looks like edema, is filled. If nothing is
-    enclosed, a random fifth of the edema becomes core (section 3.3). The start changes burn-in, not the
-    posterior.
+    enhance is removed. An enhancing rim is filled: the necrosis in it looks like edema, or is taken for
+    fluid or deep gray matter. If nothing is enclosed, a random fifth of the edema becomes core (section 3.3).
+    The start changes burn-in, not the posterior.
     """
     is_core, is_tumor = (labels.y == 1) & bright, labels.z == 1
     reached = ndimage.binary_fill_holes(distance_to(is_core, spacing) <= GAP)
-    enclosed = (distance_to(~reached, spacing) > GAP) & is_tumor & ~is_core
+    enclosed = (distance_to(~reached, spacing) > GAP) & (is_tumor | solid) & ~is_core
     if enclosed.sum() > ENCLOSED * is_tumor.sum():
-        return joint.Labels(labels.l, labels.z, (is_core | enclosed).astype(np.uint8))
+        z, y = ((v | enclosed).astype(np.uint8) for v in (labels.z == 1, is_core))
+        return joint.Labels(labels.l, z, y)
     return turn_to_core(joint.Labels(labels.l, labels.z, is_core.astype(np.uint8)), rng)
 
 

@@ -25,7 +25,7 @@ from tumoar.result.segmentation import Volume
 from tumoar.result.stored import Stored
 from tumoar.review.allowed import CAVITY, CORE, EDEMA, NONE, states_of
 from tumoar.review.strokes import Mask
-from tumoar.vocabulary.labels import LabelTable
+from tumoar.vocabulary.labels import LabelTable, Organ
 
 KEPT = ("segmentation.tsv", "compartments.nii.gz", "transforms/", "structures/")
 """Files of the automatic result that hold for corrected outlines, with masks that did not change."""
@@ -68,7 +68,8 @@ def relabel(
 ) -> np.ndarray:
     """The label map with corrected structures, tumor over anatomy.
 
-    What anatomy or tumor loses inside the brain becomes its first structure, and outside it background.
+    What anatomy or tumor loses inside the brain becomes its first structure, and outside it background. Where
+    tumor covered an organ and was removed, the organ shows again.
     """
     out = labels.copy()
     tumor = {part.name: part.index for part in table.tumor}
@@ -76,12 +77,11 @@ def relabel(
     if table.cavity is not None:
         value[CAVITY] = table.structures[table.cavity].index
     under = next(s.index for s in table.structures if s.in_brain)
-    for name in corrected:
-        organ = table.organ(name)
-        if table.is_anatomy(organ) and len(organ.structures) == 1:
-            index = table.structures[table.l(organ.structures[0])].index
-            out[(out == index) & ~masks[name]] = under if table.in_brain[table.l(organ.structures[0])] else 0
-            out[masks[name] & ~np.isin(out, list(value.values()))] = index
+    alone = {o.name: table.l(o.structures[0]) for o in map(table.organ, masks) if _is_alone(o, table)}
+    for name in corrected & alone.keys():
+        index = table.structures[alone[name]].index
+        out[(out == index) & ~masks[name]] = under if table.in_brain[alone[name]] else 0
+        out[masks[name] & ~np.isin(out, list(value.values()))] = index
     if not any(states_of(table.organ(name), table) for name in corrected):
         return out
     states = np.full(out.shape, NONE, np.uint8)
@@ -89,7 +89,10 @@ def relabel(
     order = sorted((name for name, bits in own.items() if bits), key=lambda n: -own[n].bit_count())
     for name in order:  # those of a single state last
         states[masks[name]] = next(bit for bit in (CORE, EDEMA, CAVITY) if own[name] & bit)
-    out[(states == NONE) & np.isin(out, list(value.values()))] = under
+    freed = (states == NONE) & np.isin(out, list(value.values()))
+    out[freed] = under
+    for name, l in alone.items():
+        out[freed & masks[name]] = table.structures[l].index
     for bit, index in value.items():
         out[states == bit] = index
     return out
@@ -100,6 +103,11 @@ def describe_rows(
 ) -> list[dict[str, Any]]:
     """Rows of volumes.tsv of corrected outlines; one that was drawn and not sampled has no interval."""
     rows = []
+def _is_alone(organ: Organ, table: LabelTable) -> bool:
+    """Whether an organ is one structure of the label map."""
+    return table.is_anatomy(organ) and len(organ.structures) == 1
+
+
     for row in result.manifest["volumes"]:
         name = str(row["name"])
         if name not in corrected:

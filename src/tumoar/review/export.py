@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tumoar.io.manifest_schema import RESULT
 from tumoar.io.nifti import write_nifti
 from tumoar.io.outputs import require_empty
 from tumoar.io.rois import Review
+from tumoar.model.calibration import NOWHERE
 from tumoar.radiotherapy.export import export as to_dicom
 from tumoar.radiotherapy.margins import Margins
 from tumoar.radiotherapy.targets import add_margins
@@ -30,6 +32,8 @@ from tumoar.vocabulary.labels import LabelTable, Organ
 KEPT = ("segmentation.tsv", "compartments.nii.gz", "transforms/", "structures/")
 """Files of the automatic result that hold for corrected outlines, with masks that did not change."""
 LEFT_OUT = ("files", "digest", "coming", "margins", "prediction")
+NOT_CALIBRATED = {"conditions": asdict(NOWHERE)}
+"""Nothing is learned from outlines that a person corrected."""
 
 
 def write_reviewed(
@@ -56,11 +60,12 @@ def write_reviewed(
             labels = relabel(np.asarray(result.labels), result.table, masks, review.corrected)
             write_nifti(work / "segmentation.nii.gz", labels, result.grid)
             write_table(work / "volumes.tsv", rows)
+            found = {"volumes": list(rows), "whole_tumor": None, "review": dict(about)}
             kept = {k: v for k, v in result.manifest.items() if k not in LEFT_OUT}
-            write_manifest(work, kept | {"volumes": list(rows), "whole_tumor": None, "review": dict(about)})
-    found = {row["name"]: float(row["margin_mm"]) for row in result.manifest.get("margins", ())}
-    if found:
-        add_margins(out, Margins(found.get("CTV"), found.get("PTV")))
+            write_manifest(work, kept | NOT_CALIBRATED | found)
+    grown = {row["name"]: float(row["margin_mm"]) for row in result.manifest.get("margins", ())}
+    if grown:
+        add_margins(out, Margins(grown.get("CTV"), grown.get("PTV")))
 
 
 def relabel(
@@ -98,16 +103,16 @@ def relabel(
     return out
 
 
-def describe_rows(
-    result: Stored, masks: Mapping[str, Mask], volumes: Mapping[str, Volume], corrected: frozenset[str]
-) -> list[dict[str, Any]]:
-    """Rows of volumes.tsv of corrected outlines; one that was drawn and not sampled has no interval."""
-    rows = []
 def _is_alone(organ: Organ, table: LabelTable) -> bool:
     """Whether an organ is one structure of the label map."""
     return table.is_anatomy(organ) and len(organ.structures) == 1
 
 
+def describe_rows(
+    result: Stored, masks: Mapping[str, Mask], volumes: Mapping[str, Volume], corrected: frozenset[str]
+) -> list[dict[str, Any]]:
+    """Rows of volumes.tsv of corrected outlines; one that was drawn and not sampled has no interval."""
+    rows = []
     for row in result.manifest["volumes"]:
         name = str(row["name"])
         if name not in corrected:

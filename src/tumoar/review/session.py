@@ -113,8 +113,7 @@ class Session:
     @property
     def approved(self) -> dict[str, Any] | None:
         """Who approved, when, and with which comment; None as soon as something changed after it."""
-        line = self._history().approval
-        return None if line is None else {k: line[k] for k in ("who", "when", "comment", "masks")}
+        return _approved(self._history())
 
     def automatic(self, name: str) -> Mask:
         """(X, Y, Z) mask of a structure as segmented."""
@@ -129,14 +128,16 @@ class Session:
     def volume(self, name: str) -> Volume:
         """Volume of a structure as corrected now; its interval is unknown until it is sampled again."""
         with self._lock:
-            history = self._history()
-            now, before = self._current(history)[self._known(name)], self._automatic[name]
-            if np.array_equal(now, before):
-                return self.result.volume(name)
-            outlined = float(now.sum()) * self.grid.voxel_volume / 1000
-            row = history.sampled[-1]["volumes"].get(name) if history.sampled else None
-            found = Volume(np.nan) if row is None else volume_of(row)
-            return found if abs(found.outlined - outlined) < 1e-3 else Volume(outlined)
+            return self._volume(self._known(name), self._history())
+
+    def _volume(self, name: str, history: History) -> Volume:
+        now, before = self._current(history)[name], self._automatic[name]
+        if np.array_equal(now, before):
+            return self.result.volume(name)
+        outlined = float(now.sum()) * self.grid.voxel_volume / 1000
+        row = history.sampled[-1]["volumes"].get(name) if history.sampled else None
+        found = Volume(np.nan) if row is None else volume_of(row)
+        return found if abs(found.outlined - outlined) < 1e-3 else Volume(outlined)
 
     # ---- changes -------------------------------------------------------------------------------------------
 
@@ -234,7 +235,8 @@ class Session:
         With `reference`, a DICOM series, also RTSTRUCT and SEG, approved only if this review is.
         """
         with self._lock:
-            history, lines = self._history(), self._record.read()
+            lines = self._record.read()
+            history = read_history(lines)
             masks = self._current(history)
             differ = frozenset(n for n in self.names if not np.array_equal(masks[n], self._automatic[n]))
             line = history.approval
@@ -246,8 +248,9 @@ class Session:
                 "" if when is None else when.strftime("%H%M%S"),
             )
             digest = digest_line(json.dumps(lines, sort_keys=True).encode())
-            about = {"record": digest, "corrected": sorted(differ), "approved": self.approved}
-            rows = describe_rows(self.result, masks, {n: self.volume(n) for n in differ}, differ)
+            about = {"record": digest, "corrected": sorted(differ), "approved": _approved(history)}
+            volumes = {name: self._volume(name, history) for name in differ}
+            rows = describe_rows(self.result, masks, volumes, differ)
             place = absolute(out)
             write_reviewed(place, self.result, masks, rows, review, about)
         written = [place / f"structures/{name}.nii.gz" for name in self.names]
@@ -370,6 +373,11 @@ def _initials(text: str) -> str:
     if not INITIALS.fullmatch(text):
         raise UsageError("review", "no initials", found=text[:16], do="give 1 to 16 letters, such as ABC")
     return text
+def _approved(history: History) -> dict[str, Any] | None:
+    line = history.approval
+    return None if line is None else {k: line[k] for k in ("who", "when", "comment", "masks")}
+
+
 
 
 def utc_now() -> str:

@@ -316,7 +316,7 @@ class Session:
         """History of a locked record; a new one begins with the identity of the result."""
         self._require_same(record.lines)
         if not record.lines:
-            record.append({"what": "begin", "result": self._identity, "when": utc_now()})
+            record.append({"what": "begin", "result": self.identity, "when": utc_now()})
         return read_history(record.lines)
 
     def _step(self, what: str) -> None:
@@ -325,7 +325,8 @@ class Session:
                 record.append({"what": what, "when": utc_now()})
 
     @property
-    def _identity(self) -> str:
+    def identity(self) -> str:
+        """Digest that tells the result from others."""
         return str(self.result.manifest["files"][IDENTITY])
 
     @property
@@ -336,10 +337,10 @@ class Session:
             files = parse(text, self.result.folder)["files"]
         except TumoarError:
             return False
-        return str(files.get(IDENTITY)) == self._identity
+        return str(files.get(IDENTITY)) == self.identity
 
     def _require_same(self, lines: list[dict[str, Any]]) -> None:
-        if lines and lines[0].get("result") != self._identity:
+        if lines and lines[0].get("result") != self.identity:
             raise IntegrityError(
                 "record",
                 "the record belongs to another result",

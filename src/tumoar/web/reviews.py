@@ -105,6 +105,7 @@ class Review:
             "name": self.folder.name,
             "shape": list(grid.shape),
             "spacing": grid.spacing.tolist(),
+            "result": self.session.identity,
             "contrasts": [{"name": c["name"], "window": c["window"]} for c in self._report["contrasts"]],
             "first": self._report.get("shown_first", self._report["contrasts"][0]["name"]),
             "structures": [

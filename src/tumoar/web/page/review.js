@@ -29,8 +29,8 @@ export async function openReview(key, tell) {
     page.dataset.state = "absent";
     throw new Error("This browser cannot show the slices, because it lacks WebGL2. Use another browser.");
   }
-  const path = `/api/reviews/${key}`;
-  const about = await get(path);
+  const about = await get(`/api/reviews/${key}`);
+  const path = `/api/reviews/${key}-${about.result}`; // refused if another result takes its place
   const mine = { key, path, about, state: about.state, tool: "look", versions: {}, plane: PLANES[0], leave: new AbortController() };
   review = mine;
   document.title = `${about.name} – tumoar`;

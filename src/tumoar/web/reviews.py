@@ -19,6 +19,7 @@ from tumoar.io.manifest import REPORT
 from tumoar.report.page import read_page
 from tumoar.result.segmentation import STORED, Volume
 from tumoar.review.between import fill_between
+from tumoar.review.again import CancelledError
 from tumoar.review.session import Session
 from tumoar.review.strokes import Stroke, group_parts
 from tumoar.vocabulary.errors import TumoarError, UsageError
@@ -211,10 +212,12 @@ class Review:
 
         try:
             sampling.changed = self.session.sample_again(progress, sampling.stop.is_set)
-            sampling.state = "stopped" if sampling.stop.is_set() else "done"
+            sampling.state = "done"  # also if it was stopped too late
+        except CancelledError:
+            sampling.state = "stopped"
         except TumoarError as refusal:
             sampling.message = ": ".join(filter(None, (refusal.what, refusal.do)))
-            sampling.state = "stopped" if sampling.stop.is_set() else "failed"
+            sampling.state = "failed"
         except Exception as fault:  # its message may contain a path, and so a patient's name
             sampling.message, sampling.state = f"internal error: {type(fault).__name__}", "failed"
         finally:

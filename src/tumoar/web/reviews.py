@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tumoar.geometry.orientation import find_orientation
 from tumoar.io.manifest import REPORT
 from tumoar.report.page import read_page
+from tumoar.result.prediction import describe_interval
 from tumoar.result.segmentation import STORED, Volume
 from tumoar.review.between import fill_between
 from tumoar.review.again import CancelledError
@@ -275,4 +276,4 @@ def _describe_stroke(parts: Sequence[Stroke]) -> Mapping[str, Any]:
 def _volume(volume: Volume) -> Mapping[str, Any]:
     low, high = volume.predicted.get(STORED, volume.central)
     bounds = {} if np.isnan(low) else {"low": low, "high": high}
-    return {"cm3": volume.outlined, "low": None, "high": None, "calibrated": bool(volume.predicted), **bounds}
+    return {"cm3": volume.outlined, "low": None, "high": None, "what": describe_interval(volume.calibrated_on), **bounds}

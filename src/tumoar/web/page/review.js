@@ -145,13 +145,22 @@ function table(state) {
     rows[s].classList.toggle("empty", volume.cm3 === 0);
     rows[s].cells[2].textContent = written(volume.cm3);
     rows[s].cells[3].textContent = known ? `${written(volume.low)} – ${written(volume.high)}` : "–";
-    rows[s].cells[3].title = volume.calibrated ? "calibrated prediction interval" : "spread of the samples: too narrow to serve as an uncertainty";
+    rows[s].cells[3].title = known ? explain(volume.what) : "";
     rows[s].querySelector(".name span").classList.toggle("changed", state.corrected.includes(name));
   });
   find("interval-note").textContent = some
-    ? "Interval: calibrated where known, else the spread of the samples. It returns when you sample again."
+    ? `${intervals(state.volumes)}. They return when you sample again.`
     : "";
 }
+
+// What the intervals are, and of which structures.
+function intervals(volumes) {
+  const kinds = {};
+  for (const [name, { low, what }] of Object.entries(volumes)) if (low !== null) (kinds[what] ??= []).push(name);
+  return Object.entries(kinds).map(([what, names]) => `${explain(what)}: ${names.join(", ")}`).join("; ");
+}
+
+const explain = (what) => (what.startsWith("spread") ? `${what}, too narrow to serve as an uncertainty` : what);
 
 function panel(state, ended) {
   find("undo").disabled = !state.can_undo;

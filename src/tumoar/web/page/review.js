@@ -284,7 +284,7 @@ async function act(path, body) {
   }
 }
 
-const who = () => (/^[^\W\d_][\w.\- ]{0,15}$/u.test(find("initials").value) ? find("initials").value : "");
+const who = () => (/^\p{L}[\p{L}\p{N}_.\- ]{0,15}$/u.test(find("initials").value) ? find("initials").value : "");
 
 function post(pending, inside) {
   const runs = toRuns(pending.bitmap, view.shape, pending.plane, pending.index);

@@ -213,12 +213,15 @@ class Session:
                 record.append(line)
         return made.names
 
-    def approve(self, initials: str, comment: str = "") -> None:
-        """Approve the outlines as they are now."""
+    def approve(self, initials: str, comment: str = "", revision: int | None = None) -> None:
+        """Approve the outlines as they are now; with `revision`, only if they are still those of it."""
         who = _initials(initials)
         if len(comment) > LONGEST_COMMENT:
             raise UsageError("review", "the comment is too long", do=f"use at most {LONGEST_COMMENT} letters")
         with self._changing() as (record, history):
+            if revision not in (None, history.revision):
+                do = "look at the outlines again, then approve"
+                raise BusyError("review", "the review changed meanwhile", file=RECORD, do=do)
             masks = {
                 name: hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()
                 for name, mask in self._current(history).items()
@@ -370,15 +373,15 @@ class Session:
         return np.unique(found, axis=0).astype(np.int32)
 
 
-def _initials(text: str) -> str:
-    if not INITIALS.fullmatch(text):
-        raise UsageError("review", "no initials", found=text[:16], do="give 1 to 16 letters, such as ABC")
-    return text
 def _approved(history: History) -> dict[str, Any] | None:
     line = history.approval
     return None if line is None else {k: line[k] for k in ("who", "when", "comment", "masks")}
 
 
+def _initials(text: str) -> str:
+    if not INITIALS.fullmatch(text):
+        raise UsageError("review", "no initials", found=text[:16], do="give 1 to 16 letters, such as ABC")
+    return text
 
 
 def utc_now() -> str:

@@ -19,11 +19,11 @@ from tumoar.io.manifest import REPORT
 from tumoar.report.page import read_page
 from tumoar.result.prediction import describe_interval
 from tumoar.result.segmentation import STORED, Volume
-from tumoar.review.between import fill_between
 from tumoar.review.again import CancelledError
+from tumoar.review.between import fill_between
 from tumoar.review.session import Session
 from tumoar.review.strokes import Stroke, group_parts
-from tumoar.vocabulary.errors import TumoarError, UsageError
+from tumoar.vocabulary.errors import BusyError, TumoarError, UsageError
 from tumoar.web.palette import color_of
 from tumoar.web.voxels import picture_on, to_page, to_stored
 
@@ -105,9 +105,9 @@ class Review:
         files = result.manifest["files"]
         return {
             "name": self.folder.name,
+            "result": self.session.identity,
             "shape": list(grid.shape),
             "spacing": grid.spacing.tolist(),
-            "result": self.session.identity,
             "contrasts": [{"name": c["name"], "window": c["window"]} for c in self._report["contrasts"]],
             "first": self._report.get("shown_first", self._report["contrasts"][0]["name"]),
             "structures": [
@@ -193,9 +193,12 @@ class Review:
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def approve(self, initials: str, comment: str) -> None:
-        """Approve the outlines as they are now."""
-        self.session.approve(initials, comment)
+    def approve(self, initials: str, comment: str, revision: int | None = None) -> None:
+        """Approve the outlines; refused while they are sampled again, or if they are not those of `revision`."""
+        if self.sampling.state == "running":
+            do = "wait for its end or stop it, then approve"
+            raise BusyError("review", "the outlines are being sampled again", do=do)
+        self.session.approve(initials, comment, revision)
 
     def export(self) -> list[str]:
         """Write the outlines beside the result, with RTSTRUCT and SEG if a series is known."""

@@ -77,6 +77,7 @@ class ApproveBody(Body):
 
     initials: Annotated[str, Field(max_length=64)]
     comment: Annotated[str, Field(max_length=4000)] = ""
+    revision: Annotated[int, Field(ge=0)] | None = None
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
@@ -160,7 +161,7 @@ def review_routes(find: Find) -> list[Route]:
 
     async def approve(request: Request) -> Response:
         body = await read_body(request, ApproveBody)
-        return await change(lambda r: r.approve(body.initials, body.comment))(request)
+        return await change(lambda r: r.approve(body.initials, body.comment, body.revision))(request)
 
     async def events(request: Request) -> Response:
         review = await run_in_threadpool(review_of, request)

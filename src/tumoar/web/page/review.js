@@ -494,7 +494,7 @@ function controls(made) {
   find("approve").addEventListener("submit", async (event) => {
     event.preventDefault();
     localStorage.setItem("initials", find("initials").value);
-    if (await act("approve", { initials: find("initials").value, comment: find("comment").value })) find("comment").value = "";
+    if (await act("approve", { initials: find("initials").value, comment: find("comment").value, revision: review.state.revision })) find("comment").value = "";
   });
   find("export").addEventListener("click", async () => {
     find("exported").textContent = "Writing…";

@@ -13,10 +13,11 @@ from starlette.testclient import TestClient
 from tumoar.result.folder import Options, write_result
 from tumoar.review.again import CancelledError
 from tumoar.review.session import Session
-from tumoar.vocabulary.errors import BusyError, OutputError
+from tumoar.vocabulary.errors import BusyError, OutputError, UsageError
 from tumoar.web.app import review_app
 from tumoar.web.places import identify
 from tumoar.web.reviews import Review
+from tumoar.web.server import bind
 
 PORT = 8124
 STROKE = {"structure": "GTV", "inside": True, "runs": [5, 3]}
@@ -105,3 +106,8 @@ def test_the_page_says_what_an_interval_is_in_the_words_of_the_result(client, pa
     volumes = client.get(f"{path}/state").json()["volumes"]
     assert volumes["GTV"]["what"] == "spread of the samples"
     json.dumps(volumes, allow_nan=False)
+
+
+def test_a_port_belongs_to_one_server_from_the_start():
+    with bind(0) as first, pytest.raises(UsageError, match="cannot listen"):
+        bind(first.getsockname()[1])

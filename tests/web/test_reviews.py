@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from small_review import write_small
 from small_result import small_result
+from small_review import write_small
 from starlette.testclient import TestClient
 
 from tumoar.result.folder import Options, write_result

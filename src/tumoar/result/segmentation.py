@@ -293,7 +293,7 @@ def _with_prediction(volume: Volume, prediction: Prediction | None) -> Volume:
 
 
 def scale_volume(volume: Volume, outlined: float) -> Volume:
-    """The volume on other voxels, where the outline has another size; nothing is predicted of an empty one."""
+    """The volume on other voxels, where the outline has another size; an empty one has no interval."""
     if not outlined:
         return replace(volume, outlined=0.0, predicted={}, calibrated_on="")
     ratio = outlined / volume.outlined if volume.outlined else 1.0

@@ -194,7 +194,7 @@ class Review:
             self._thread.join(seconds)
 
     def approve(self, initials: str, comment: str, revision: int | None = None) -> None:
-        """Approve the outlines; refused while they are sampled again, or if they are not those of `revision`."""
+        """Approve the outlines of `revision`; refused while they are sampled again, or after a change."""
         if self.sampling.state == "running":
             do = "wait for its end or stop it, then approve"
             raise BusyError("review", "the outlines are being sampled again", do=do)
@@ -279,4 +279,10 @@ def _describe_stroke(parts: Sequence[Stroke]) -> Mapping[str, Any]:
 def _volume(volume: Volume) -> Mapping[str, Any]:
     low, high = volume.predicted.get(STORED, volume.central)
     bounds = {} if np.isnan(low) else {"low": low, "high": high}
-    return {"cm3": volume.outlined, "low": None, "high": None, "what": describe_interval(volume.calibrated_on), **bounds}
+    return {
+        "cm3": volume.outlined,
+        "low": None,
+        "high": None,
+        "what": describe_interval(volume.calibrated_on),
+        **bounds,
+    }

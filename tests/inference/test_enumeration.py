@@ -155,7 +155,9 @@ def only_where_it_is(likely, drawn, allowed):
     return np.where(allowed & (drawn > 0), np.uint8(2), np.uint8(0))
 
 
-@pytest.mark.parametrize("name", ["cRBM", "MRF", "held, unseen, unused"])
+@pytest.mark.parametrize(
+    "name", ["cRBM", "held, unseen, unused", pytest.param("MRF", marks=pytest.mark.slow)]
+)
 def test_a_region_that_was_found_in_the_burn_in_changes_no_probability(name, monkeypatch):
     """Two of three sweeps draw tumor only where it was when the burn-in ended, and hold it elsewhere."""
     monkeypatch.setattr(gibbs, "find_active_region", only_where_it_is)

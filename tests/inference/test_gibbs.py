@@ -188,6 +188,7 @@ def test_sweeps_between_full_ones_look_only_near_likely_tumor(small):
     assert np.array_equal(every.active, c.everywhere)
 
 
+@pytest.mark.slow
 def test_the_region_is_fixed_once_samples_are_counted(small):
     c, state = small
     c = replace(c, schedule=Schedule(full_every=3, burn_in=4))

@@ -300,6 +300,7 @@ def test_a_case_gets_a_name_keeps_it_and_loses_it(folder, capfd):
     assert "Phantom" not in (out / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_targets_are_part_of_everything(folder, capfd):
     watch = Watch(quiet=True)
     add_targets(folder / "out", Margins(6, 2), watch)

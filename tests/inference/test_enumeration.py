@@ -143,7 +143,10 @@ def test_marginals_sum_to_one():
         assert 0.05 < np.median(tumor) < 0.95  # nothing is proved where the answer is clear
 
 
-@pytest.mark.parametrize("name", ["cRBM", "cRBM in a row", "MRF", "held, unseen, unused", "flat"])
+@pytest.mark.parametrize(
+    "name",
+    ["cRBM", "cRBM in a row", pytest.param("MRF", marks=pytest.mark.slow), "held, unseen, unused", "flat"],
+)
 def test_sampler_agrees_with_enumeration(name):
     model = ENUMERATED[name]
     D = data(model)

@@ -224,6 +224,7 @@ def test_outside_the_region_tumor_is_held_at_its_value(shapes):
     assert len(drawn) > 5
 
 
+@pytest.mark.slow
 def test_rows_far_from_tumor_rest_between_their_turns(small):
     c, state = small
     c = replace(c, schedule=Schedule(full_every=6, rest_every=3, burn_in=10))

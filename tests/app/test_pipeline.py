@@ -266,6 +266,21 @@ def test_review_sees_a_contrast_that_is_not_what_its_name_says(undisturbed):
     assert not any(n.id == "B27" for n in review(undisturbed))
 
 
+def test_review_sees_that_nothing_identifies_core(undisturbed):
+    case = replace(undisturbed.case, contrasts=(find_contrast("T2"), find_contrast("FLAIR")))
+    assert any(n.id == "B42" for n in review(replace(undisturbed, case=case)))
+    assert not any(n.id == "B42" for n in review(undisturbed))
+
+
+@pytest.mark.parametrize(("slices", "said"), [(18, "seen in part"), (44, "NOT SEEN")])
+def test_review_sees_organs_outside_the_images(undisturbed, slices, said):
+    D = undisturbed.case.D.copy()
+    D[:, :slices] = np.nan
+    notes = review(replace(undisturbed, case=replace(undisturbed.case, D=D)))
+    assert any((n.id, n.where) == ("B37", "Brain") and n.text.startswith(said) for n in notes)
+    assert not any(n.id == "B37" for n in review(undisturbed))
+
+
 def test_review_sees_tumor_at_the_border(undisturbed):
     tally = undisturbed.tally
     all_of_it = undisturbed.config.model_copy(update={"least_tumor": 0})

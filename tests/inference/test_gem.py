@@ -35,6 +35,7 @@ def most_probable(case: small_head.Case, fit: gem.Fit) -> joint.Labels:
     return gibbs.find_most_probable(fit, v, with_tumor, QUICK.u)
 
 
+@pytest.mark.slow
 def test_the_objective_never_falls_while_the_prior_of_tumor_is_flat():
     case = small_head.case(shift=(1.5, -1.0, 1.0), bias=0.15)
     flat = QUICK.model_copy(update={"locality": 0.0})

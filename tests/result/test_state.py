@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_run import run
+from small_run import finished
 
 from tumoar.model.atlas import pi
 from tumoar.numerics.voxels import WITH_DATA
@@ -11,7 +11,7 @@ from tumoar.result.state import NATS, STEP, read_state, write_state
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    result = run()
+    result = finished()
     path = tmp_path_factory.mktemp("state") / "state.npz"
     write_state(path, result)
     return result, read_state(path)

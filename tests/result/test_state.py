@@ -1,5 +1,7 @@
 """The stored state of a chain: read back as it was, within the stated rounding."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from small_run import finished
@@ -12,6 +14,8 @@ from tumoar.result.state import NATS, STEP, read_state, write_state
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     result = finished()
+    factor = np.random.default_rng(0).uniform(0.02, 1, result.fit.factor.shape).astype(np.float16)
+    result = replace(result, fit=replace(result.fit, factor=factor))
     path = tmp_path_factory.mktemp("state") / "state.npz"
     write_state(path, result)
     return result, read_state(path)

@@ -158,7 +158,7 @@ def read_state(path: Path) -> State:
         votes_cavity=arrays["votes_cavity"],
         volumes=arrays["volumes"],
         islands=np.unpackbits(arrays["islands"], count=level.size).reshape(shape).astype(bool),
-        log_factor=-arrays["log_factor"] * np.float32(NATS),
+        log_factor=arrays["log_factor"] * np.float32(-NATS),
         fixed_z=fixed["fixed_z"],
         fixed_y=fixed["fixed_y"],
         placed=place(section_atlas(sections, path), arrays["matrix"], grid),

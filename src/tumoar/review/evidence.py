@@ -8,7 +8,7 @@ the model is left as it is. The counts of all strokes add up.
 
 How far such a conclusion reaches is learned from the strokes: with each width of the kernel of place, every
 seen voxel is predicted from those that are at least as far away. The width that is expected to set most
-voxels right is used, where each voxel made wrong counts as three, and none if nothing is gained.
+voxels right is used, less three times those that it makes wrong, and none if nothing is gained.
 """
 
 from __future__ import annotations

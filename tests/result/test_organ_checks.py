@@ -134,6 +134,22 @@ def test_ct_alone_does_not_show_hippocampi():
         assert (("unseen-organ", "Hippocampus_L") in found(seen_by)) == expected
 
 
+@pytest.mark.parametrize(
+    ("slices", "voxels", "noted"), [(24, 12, True), (24, 9, False), (38, 12, True), (39, 12, False)]
+)
+def test_metal_in_the_slices_of_an_organ_is_noted(slices, voxels, noted):
+    """The organ reaches from slice 15 to 33; metal lies far to the side."""
+    made = result_with(("left hippocampus", ball((24, 24, 24), 3.4)))
+    votes, D = made.votes, made.case.D[:1].copy()
+    D[0] = 0.3
+    D[0, 40, 2 : 2 + voxels, slices] = 30.71
+    for name in ("CT", "T1c"):
+        case = replace(made.case, D=D, contrasts=(find_contrast(name),), inputs=made.case.inputs[:1])
+        seen_by = replace(made, case=case)
+        seen_by.__dict__["votes"] = votes
+        assert (("metal", "Hippocampus_L") in found(seen_by)) == (noted and name == "CT")
+
+
 def test_an_organ_of_the_atlas_that_was_not_found_is_noted():
     made = result_with(("left hippocampus", ball((24, 24, 24), 3.5)))
     atlas = made.fit.placed.atlas

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tumoar.geometry.image import HOUNSFIELD_UNIT
 from tumoar.model.atlas import Atlas
 from tumoar.result.segmentation import Segmentation, organ_mask
 from tumoar.result.specks import find_parts
@@ -27,6 +28,13 @@ HIDDEN = 0.5
 """Fraction of an organ under tumor above which it counts as hidden: the result needs review."""
 COVERED = 0.05
 """Fraction of an organ under tumor above which it is noted."""
+
+METAL = 3000.0
+"""HU from which a voxel is metal: dense enamel has less."""
+LEAST_METAL = 10
+"""Voxels of metal in the slices of an organ from which it is noted."""
+BESIDE = 5.0
+"""Millimeters above and below an organ in which the slices count as its own: streaks lie in slices."""
 
 
 def organs_lack(atlas: Atlas) -> Mapping[str, str]:
@@ -60,6 +68,10 @@ def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]
         if organ.name in lacks:
             action = "extend it by hand before you judge its dose"
             notes.append(Note(CONVENTION, lacks[organ.name], level="info", action=action, where=organ.name))
+        if _count_metal(result, mask) >= LEAST_METAL:
+            notes.append(
+                Note("metal", "metal lies in its slices: streaks may hide its borders", where=organ.name)
+            )
         hidden = float((votes.z == 1)[mask].mean())
         if hidden > COVERED:
             text = f"{hidden:.0%} of it lies under tumor: shown by the atlas, not by the images"
@@ -77,6 +89,15 @@ def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]
             text = f"has {volume:.2f} cm³, adults have {low:g} to {high:g}"
             notes.append(Note("organ-volume", text, action="check its outline", where=organ.name))
     return notes
+
+
+def _count_metal(result: Segmentation, mask: Mask) -> int:
+    """Voxels of metal on CT in the slices of an organ."""
+    slices = np.flatnonzero(mask.any((0, 1)))
+    margin = round(BESIDE / float(result.case.grid.spacing[2]))
+    near = slice(max(slices[0] - margin, 0), slices[-1] + margin + 1)
+    channels = [n for n, contrast in enumerate(result.case.contrasts) if not contrast.is_mr]
+    return int((result.case.D[channels][..., near] >= METAL / HOUNSFIELD_UNIT).sum())
 
 
 def _is_in_atlas(result: Segmentation, structures: tuple[str, ...]) -> bool:

@@ -27,7 +27,7 @@ class Parts(NamedTuple):
     """The parts (26 neighbors) of a mask: their number per voxel, 0 for none, and cm³ by number."""
 
     number: npt.NDArray[np.int32]
-    cm3: npt.NDArray[np.float64]
+    cm3: npt.NDArray[np.floating]
 
     @property
     def largest(self) -> float:

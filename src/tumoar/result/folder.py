@@ -149,7 +149,7 @@ def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
 def label_rows(table: LabelTable) -> list[dict[str, Any]]:
     """One row per value of the label maps."""
     organs = {part: o.name for o in table.organs if o.name != "Brain" for part in (*o.structures, *o.tumor)}
-    rows: list[Structure | TumorClass] = [*table.structures, *table.tumor]
+    rows: list[Structure | TumorClass] = [*table.structures, *(table.tumor if table.has_tumor else ())]
     return [
         {
             "index": row.index,

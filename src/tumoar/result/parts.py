@@ -103,6 +103,11 @@ def widen_gtv(table: LabelTable) -> LabelTable:
     return replace(table, organs=organs)
 
 
+def drop_targets(table: LabelTable) -> LabelTable:
+    """The label table of a result for organs alone: tumor that was not looked for is missing, not empty."""
+    return replace(table, organs=tuple(organ for organ in table.organs if not organ.tumor))
+
+
 def describe_gtv(organ: Organ) -> str:
     """What a GTV is made of, for descriptions; empty for other organs."""
     if organ.kind != "GTV":

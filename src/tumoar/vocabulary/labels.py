@@ -252,6 +252,11 @@ class LabelTable:
         """An output structure by its TG-263 name."""
         return self.organs[_position(self.organs, name)]
 
+    @cached_property
+    def has_tumor(self) -> bool:
+        """Whether an organ is made of tumor; none is in a result for organs alone."""
+        return any(organ.tumor for organ in self.organs)
+
     def is_anatomy(self, organ: Organ) -> bool:
         """Whether an organ has normal structures, which tumor may hide."""
         return any(self.l(name) != self.cavity for name in organ.structures)

@@ -164,7 +164,8 @@ def initialize_chain(
     else:
         bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
         solid = find_solid(labels, pi) & labels.in_brain[first.l]
-        first = initialize_labels(first, bright, solid, spacing, rng)
+        opened = labels.cavity is not None
+        first = initialize_labels(first, bright, solid, spacing, rng, opened=opened)
     if labels.cavity is not None:
         first = open_cavity(first, labels, *find_fillings(fit.labels, case.contrasts, case.D, fit.theta))
     first = apply_fixed(first, fixed_z, fixed_y, labels)

@@ -38,6 +38,8 @@ SHARE = 0.3
 """Prior odds of cavity to core in Algorithm 1, where the atlas expects no fluid."""
 BLOOD_SHARE = 30.0
 """The same where the images show blood. Each of the three Gaussians of core can become wide enough for it."""
+UNLIKE_SHARE = 0.03
+"""The same where the images show nothing that fills a cavity. Its fluid can become wide enough for necrosis."""
 FIRM = 1e5
 """Voxels that the prior of the covariances of air and blood is worth: more than a cavity has."""
 WHITE, FLUID = "GWM", "CSF"
@@ -174,9 +176,9 @@ def find_odds(
     labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta, factor: Array
 ) -> Array:
     """(X, Y, Z) factor on π of a cavity in Algorithm 1; `factor` is that on the prior of tumor."""
-    blood = find_blood(labels, contrasts, D, theta)
-    odds = np.where(blood, np.float32(BLOOD_SHARE / RARE), np.float32(SHARE / RARE))
-    return np.asarray(odds / np.maximum(factor.astype(np.float32), 1e-3))
+    filling, blood = find_fillings(labels, contrasts, D, theta)
+    share = np.select([blood, filling], [BLOOD_SHARE, SHARE], UNLIKE_SHARE).astype(np.float32)
+    return np.asarray(share / np.float32(RARE) / np.maximum(factor.astype(np.float32), 1e-3))
 
 
 def is_within_bounds(

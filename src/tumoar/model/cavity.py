@@ -23,7 +23,7 @@ from tumoar.model.atlas import Atlas
 from tumoar.model.bias import field
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import Quadratic, ThetaPrior
-from tumoar.vocabulary.contrasts import Contrast, select_constraints
+from tumoar.vocabulary.contrasts import Contrast, fluid_is_identifiable, select_constraints
 from tumoar.vocabulary.labels import LabelTable, add_cavity
 
 Array = npt.NDArray[np.floating]
@@ -39,7 +39,7 @@ SHARE = 0.3
 BLOOD_SHARE = 30.0
 """The same where the images show blood. Each of the three Gaussians of core can become wide enough for it."""
 UNLIKE_SHARE = 0.03
-"""The same where the images show nothing that fills a cavity. Its fluid can become wide enough for necrosis."""
+"""The same where the images show nothing that fills a cavity. Its fluid can widen until it holds necrosis."""
 FIRM = 1e5
 """Voxels that the prior of the covariances of air and blood is worth: more than a cavity has."""
 WHITE, FLUID = "GWM", "CSF"
@@ -170,6 +170,14 @@ def find_fillings(
         for averaged in (False, True):
             out = out | is_within_bounds(name, labels, contrasts, D, theta, averaged=averaged)
     return out, blood
+
+
+def find_clear(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:
+    """(X, Y, Z) where D is within the bounds of fluid or air; nowhere if no contrast tells necrosis apart."""
+    if not fluid_is_identifiable(contrasts):
+        return np.zeros(D.shape[1:], bool)
+    fluid, air = (is_within_bounds(f, labels, contrasts, D, theta, averaged=False) for f in FILLINGS[:2])
+    return fluid | air
 
 
 def find_odds(

@@ -363,11 +363,18 @@ def test_fluid_is_clear_where_a_contrast_tells_it_from_necrosis():
     contrasts = [find_contrast(n) for n in ("T1c", "FLAIR")]
     mu = np.zeros((OPENED.Q, 2))
     theta = Theta(np.ones(OPENED.Q), mu, np.tile(np.eye(2), (OPENED.Q, 1, 1)), np.zeros((2, 4, 4, 4)))
-    values = {"fluid": (-0.6, -0.6), "air": (-2.5, -2.5), "necrosis": (-0.6, 0.3), "white": (0.0, 0.0)}
+    values = {"fluid": (-0.6, -0.6), "air": (-2.5, -2.5), "necrosis": (-0.6, 0.3), "dark": (-0.3, -0.3)}
     D = np.array(list(values.values())).T[..., None, None]
-    found = model_cavity.find_clear(OPENED, contrasts, D, theta).ravel()
+    D = np.tile(D.repeat(5, 1), (1, 1, 5, 5))  # slabs of five voxels, as 27 are averaged
+    found = model_cavity.find_clear(OPENED, contrasts, D, theta)[2::5, 2, 2]
     assert dict(zip(values, found)) == {name: name in ("fluid", "air") for name in values}
+    fillings = model_cavity.find_fillings(OPENED, contrasts, D, theta)
+    assert dict(zip(values, fillings.any[2::5, 2, 2])) == {name: name != "necrosis" for name in values}
+    odds = model_cavity.find_odds(fillings, np.ones(D.shape[1:]))
+    assert odds[12, 2, 2] == pytest.approx(odds[2, 2, 2] / 10)
     assert not model_cavity.find_clear(OPENED, contrasts[:1], D[:1], theta).any()
+    without = model_cavity.find_fillings(OPENED, contrasts[:1], D[:1], theta)
+    assert np.array_equal(without.clear, without.any)
     assert fluid_is_identifiable(contrasts)
     assert not any(fluid_is_identifiable([find_contrast(n)]) for n in ("T1", "T1c", "T2", "CT", "FLAIR2"))
 

@@ -288,7 +288,7 @@ def open_cavity(labels: joint.Labels, table: LabelTable, filling: Mask, blood: M
 
     In the simplified model core has a single Gaussian, which is the enhancing part or, where nothing
     enhances, settles in blood. Necrosis is then taken for fluid, and blood for core. A voxel of the cavity
-    that can be no `filling` therefore starts as core, and `blood` in the tumor as cavity.
+    that is not clearly a `filling` therefore starts as core, and `blood` in the tumor as cavity.
     """
     assert table.cavity is not None
     found = labels.l == table.cavity

@@ -39,7 +39,8 @@ SHARE = 0.3
 BLOOD_SHARE = 30.0
 """The same where the images show blood. Each of the three Gaussians of core can become wide enough for it."""
 UNLIKE_SHARE = 0.03
-"""The same where the images show nothing that fills a cavity. Its fluid can widen until it holds necrosis."""
+"""The same where the images show nothing that clearly fills a cavity. Its fluid can widen until it holds
+necrosis."""
 CLEAR = 1.6
 """Factor by which clear fluid differs at least from white and gray matter: half of the way from white matter
 to CSF in T1, on a log scale. Necrosis may be within the bounds on the mean of fluid, which are wider."""
@@ -199,7 +200,7 @@ def _find_fluid(
 
 def find_odds(found: Fillings, factor: Array) -> Array:
     """(X, Y, Z) factor on π of a cavity in Algorithm 1; `factor` is that on the prior of tumor."""
-    share = np.select([found.blood, found.any], [BLOOD_SHARE, SHARE], UNLIKE_SHARE).astype(np.float32)
+    share = np.select([found.blood, found.clear], [BLOOD_SHARE, SHARE], UNLIKE_SHARE).astype(np.float32)
     return np.asarray(share / np.float32(RARE) / np.maximum(factor.astype(np.float32), 1e-3))
 
 

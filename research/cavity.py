@@ -219,7 +219,7 @@ by `draw_blob` (no shape prior), skull-stripped, T1, T1c, T2 and FLAIR at 1 mm. 
 removed (`src/tumoar/simulate/surgery.py`): `gross` has an enhancing wall of 1.5 mm that is no tumor,
 `surface` has air in the cavity, `blood` old blood; `before` is the patient before surgery.
 `class` is `--postop`. Columns are Dice; `organs` is the mean of brainstem, hippocampi and chiasm; volumes are
-found / true; seconds are of one core.
+found / true; seconds are of one core, without placement and fit where these were kept.
 """
 
 
@@ -280,7 +280,7 @@ def write_page(rows: list[dict], missing: Sequence[Patient] = ()) -> str:
     for name, aim in AIMS.items():
         known = [row[name] for row in after if row[f"{name}_cm3"][1] > 0]
         if known:
-            spread = f"{len(known)} patients, lowest {min(known):.3f}; aim {aim:.2f}"
+            spread = f"patients: {len(known)}, lowest {min(known):.3f}; aim {aim:.2f}"
             lines.append(f"- {name} {np.mean(known):.3f} ({spread})")
     real = real_patients()
     if real:

@@ -219,7 +219,7 @@ def is_within_bounds(
     Bounds that are closer to the tissue than `least`, in log intensity, count as that.
     """
     gmm, component = labels.gmms[labels.x_of_component[_slice(labels).start]].name, FILLINGS.index(filling)
-    out = np.isfinite(D).all(0)
+    out: Mask = np.asarray(np.isfinite(D).all(0))
     for n, contrast in enumerate(contrasts):
         for c in select_constraints(contrast, labels):
             if (c.gmm, c.component) == (gmm, component):

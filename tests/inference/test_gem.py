@@ -170,12 +170,18 @@ def test_releasing_the_core_changes_no_likelihood():
 SPACING = (1.0, 1.0, 1.0)
 
 
-def start(before: joint.Labels, bright: np.ndarray | None = None, solid: np.ndarray | None = None):
+def start(
+    before: joint.Labels,
+    bright: np.ndarray | None = None,
+    solid: np.ndarray | None = None,
+    opened: bool = False,
+):
     """Initial labels; by default everything is bright, and the atlas expects solid brain nowhere."""
     shape = before.z.shape
     bright = np.ones(shape, bool) if bright is None else bright
     solid = np.zeros(shape, bool) if solid is None else solid
-    return initialise.initialize_labels(before, bright, solid, SPACING, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    return initialise.initialize_labels(before, bright, solid, SPACING, rng, opened=opened)
 
 
 def test_tumor_inside_a_rim_of_core_becomes_core():
@@ -188,6 +194,17 @@ def test_tumor_inside_a_rim_of_core_becomes_core():
     assert (after.y[r < 8] == 1).all()
     assert (after.y[y == 1] == 1).all()
     assert after.y[r > 12].sum() == 0
+
+
+def test_a_rim_that_surgery_has_opened_is_filled_in_planes():
+    where = np.indices((48, 48, 48)) - 23.5
+    r = np.sqrt((where**2).sum(0))
+    z = (r < 16).astype(np.uint8)
+    corridor = (np.hypot(where[0], where[1]) < 9) & (where[2] > 0)
+    before = joint.Labels(np.ones_like(z), z, ((r > 10) & (r < 13) & ~corridor).astype(np.uint8))
+    inside = (r < 10) & (where[2] < 5)
+    assert start(before, opened=True).y[inside].all()
+    assert start(before).y[inside].mean() < 0.5
 
 
 def test_necrosis_taken_for_normal_tissue_inside_a_rim_becomes_core_and_expected_fluid_does_not():

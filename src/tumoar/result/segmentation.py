@@ -22,6 +22,7 @@ from tumoar.inference.last import Last
 from tumoar.inference.tally import Tally, Votes, pool_tallies
 from tumoar.model.bias import field as bias_field
 from tumoar.model.calibration import CORE, NOTHING, NOWHERE, WHOLE_TUMOR, Calibration, Conditions
+from tumoar.model.cavity import find_clear
 from tumoar.model.compartments import Compartments, find_compartments
 from tumoar.model.conformal import SHARES
 from tumoar.model.gmm import Theta
@@ -194,7 +195,8 @@ class Segmentation:
             return np.zeros(self._voted.l.shape, bool)
         cavity = self._voted.l == self.table.cavity
         brain = self.table.in_brain[self._voted.l]
-        return find_closed(cavity, brain, self.case.grid.spacing, self.case.grid.voxel_volume / 1000)
+        fluid = find_clear(self.fit.labels, self.case.contrasts, self.case.D, self.fit.theta)
+        return find_closed(cavity, brain, fluid, self.case.grid.spacing, self.case.grid.voxel_volume / 1000)
 
     @cached_property
     def film(self) -> Mask:

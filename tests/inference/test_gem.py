@@ -209,16 +209,26 @@ def test_a_rim_that_surgery_has_opened_is_filled_in_planes():
 
 def test_necrosis_taken_for_normal_tissue_inside_a_rim_becomes_core_and_expected_fluid_does_not():
     r = np.sqrt(((np.indices((48, 48, 48)) - 23.5) ** 2).sum(0))
-    z = ((r > 8) & (r < 15)).astype(np.uint8)
-    y = ((r > 8) & (r < 11)).astype(np.uint8)
+    z = ((r > 14) & (r < 19)).astype(np.uint8)
+    y = ((r > 14) & (r < 17)).astype(np.uint8)
     solid = np.arange(48) < 24 + np.zeros((48, 48, 1))
     after = start(joint.Labels(np.ones_like(z), z, y), solid=solid)
-    inside = r < 8
+    inside = r < 14
     np.testing.assert_array_equal(after.y[inside] == 1, solid[inside])
     np.testing.assert_array_equal(after.z[inside] == 1, solid[inside])
     assert (after.z[z == 1] == 1).all()
-    assert after.z[r > 15].sum() == 0
+    assert after.z[r > 19].sum() == 0
     assert (after.y <= after.z).all()
+
+
+def test_normal_brain_between_specks_of_core_is_not_filled():
+    y = np.zeros((48, 48, 48), np.uint8)
+    y[16:18, 16:32, 16:32], y[26:28, 16:32, 16:32] = 1, 1
+    z = y.copy()
+    z[30:40, 8:40, 8:40] = 1
+    after = start(joint.Labels(np.ones_like(z), z, y), solid=np.ones(z.shape, bool))
+    assert (after.z == z).all()
+    assert after.y[18:26].sum() == 0
 
 
 def test_the_atlas_expects_solid_brain_where_it_expects_neither_fluid_nor_what_is_outside():

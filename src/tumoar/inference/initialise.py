@@ -261,14 +261,19 @@ def initialize_labels(
 
     The single Gaussian of core in the simplified model may have settled in edema, so core that does not
     enhance is removed. An enhancing rim is filled: the necrosis in it looks like edema, or is taken for
-    fluid or deep gray matter. A rim that surgery has `opened` need only enclose it in one of three planes. If
-    nothing is enclosed, a random fifth of the edema becomes core (section 3.3). The start changes burn-in,
-    not the posterior.
+    fluid or deep gray matter. Brain that was not taken for tumor counts only if much of it is farther from
+    core than a gap is wide: between specks of core it is normal. A rim that surgery has `opened` need only
+    enclose in one of three planes. If nothing is enclosed, a random fifth of the edema becomes core (section
+    3.3). The start changes burn-in, not the posterior.
     """
     is_core, is_tumor = (labels.y == 1) & bright, labels.z == 1
-    reached = _fill_holes(distance_to(is_core, spacing) <= GAP, in_planes=opened)
-    enclosed = (distance_to(~reached, spacing) > GAP) & (is_tumor | solid) & ~is_core
-    if enclosed.sum() > ENCLOSED * is_tumor.sum():
+    distance, much = distance_to(is_core, spacing), ENCLOSED * is_tumor.sum()
+    reached = _fill_holes(distance <= GAP, in_planes=opened)
+    inside = solid & ~is_tumor & ~is_core
+    if not opened and (inside & reached & (distance > GAP)).sum() <= much:
+        inside = np.zeros_like(is_core)
+    enclosed = (distance_to(~reached, spacing) > GAP) & (is_tumor | inside) & ~is_core
+    if enclosed.sum() > much:
         z, y = ((v | enclosed).astype(np.uint8) for v in (labels.z == 1, is_core))
         return joint.Labels(labels.l, z, y)
     return turn_to_core(joint.Labels(labels.l, labels.z, is_core.astype(np.uint8)), rng)

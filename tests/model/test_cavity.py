@@ -26,6 +26,7 @@ from tumoar.result.cavity import find_fluid, review_cavity
 from tumoar.result.checks import review
 from tumoar.result.native import deliver
 from tumoar.result.scores import compare_organs
+from tumoar.result.state import read_state, write_state
 from tumoar.vocabulary.contrasts import find_contrast, fluid_is_identifiable
 from tumoar.vocabulary.errors import ModelFileError
 from tumoar.vocabulary.labels import add_cavity, default_labels
@@ -173,6 +174,17 @@ def opened():
     case = small_surgery.case_of(D)
     config = CONFIG.model_copy(update={"postop": True, "least_tumor": 0.0})
     return segment(case, MODEL, config, seed=0, keeper=Memory(), keeps_samples=True), cavity, core
+
+
+def test_the_stored_state_has_the_odds_of_the_chain(opened, tmp_path):
+    found, *_ = opened
+    write_state(tmp_path / "state.npz", found)
+    state = read_state(tmp_path / "state.npz")
+    box = tuple(slice(f, f + n) for f, n in zip(state.first, state.use.shape))
+    given = (found.fit.labels, found.case.contrasts, found.case.D, found.fit.theta)
+    kinds = model_cavity.find_kinds(model_cavity.find_fillings(*given))[box]
+    assert np.array_equal(state.fillings, kinds)
+    assert len(np.unique(kinds)) > 1
 
 
 def test_cavity_and_residual_of_the_small_head(opened):
@@ -370,7 +382,7 @@ def test_fluid_is_clear_where_a_contrast_tells_it_from_necrosis():
     assert dict(zip(values, found)) == {name: name in ("fluid", "air") for name in values}
     fillings = model_cavity.find_fillings(OPENED, contrasts, D, theta)
     assert dict(zip(values, fillings.any[2::5, 2, 2])) == {name: name != "necrosis" for name in values}
-    odds = model_cavity.find_odds(fillings, np.ones(D.shape[1:]))[2::5, 2, 2]
+    odds = model_cavity.find_odds(model_cavity.find_kinds(fillings), np.ones(D.shape[1:]))[2::5, 2, 2]
     assert np.allclose(odds / odds[0], [1, 1, 0.1, 0.1])
     assert not model_cavity.find_clear(OPENED, contrasts[:1], D[:1], theta).any()
     without = model_cavity.find_fillings(OPENED, contrasts[:1], D[:1], theta)

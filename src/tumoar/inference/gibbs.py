@@ -33,7 +33,7 @@ from tumoar.inference.noise_correlation import estimate_likelihood_exponent
 from tumoar.inference.schedule import Schedule, find_active_region
 from tumoar.inference.tumor_prior import TumorPrior
 from tumoar.model import joint
-from tumoar.model.cavity import Fillings, find_fillings, find_odds
+from tumoar.model.cavity import Fillings, find_fillings, find_kinds, find_odds
 from tumoar.model.conditionals import make_sampler, update_theta
 from tumoar.model.generative import temper_priors
 from tumoar.model.gmm import Moments, Theta
@@ -196,7 +196,7 @@ def _pack_prior(volume: Volume, pi: npt.NDArray[np.float32], fit: Fit, fillings:
     if cavity is None or fillings is None:
         return joint.pack_prior(volume, pi)
     rare = pi[..., cavity].copy()
-    pi[..., cavity] *= find_odds(fillings, fit.factor)
+    pi[..., cavity] *= find_odds(find_kinds(fillings), fit.factor)
     packed = joint.pack_prior(volume, pi)
     pi[..., cavity] = rare
     return packed

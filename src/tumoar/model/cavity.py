@@ -41,6 +41,8 @@ BLOOD_SHARE = 30.0
 UNLIKE_SHARE = 0.03
 """The same where the images show nothing that clearly fills a cavity. Its fluid can widen until it holds
 necrosis."""
+SHARES = (UNLIKE_SHARE, SHARE, BLOOD_SHARE)
+"""The same by what the images show (`find_kinds`)."""
 CLEAR = 1.6
 """Factor by which clear fluid differs at least from white and gray matter: half of the way from white matter
 to CSF in T1, on a log scale. Necrosis may be within the bounds on the mean of fluid, which are wider."""
@@ -198,9 +200,14 @@ def _find_fluid(
     return out
 
 
-def find_odds(found: Fillings, factor: Array) -> Array:
+def find_kinds(found: Fillings) -> npt.NDArray[np.uint8]:
+    """(X, Y, Z) index into `SHARES`, by what the images show."""
+    return np.select([found.blood, found.clear], [2, 1], 0).astype(np.uint8)
+
+
+def find_odds(kinds: npt.NDArray[np.uint8], factor: Array) -> Array:
     """(X, Y, Z) factor on π of a cavity in Algorithm 1; `factor` is that on the prior of tumor."""
-    share = np.select([found.blood, found.clear], [BLOOD_SHARE, SHARE], UNLIKE_SHARE).astype(np.float32)
+    share = np.array(SHARES, np.float32)[kinds]
     return np.asarray(share / np.float32(RARE) / np.maximum(factor.astype(np.float32), 1e-3))
 
 

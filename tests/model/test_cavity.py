@@ -264,16 +264,22 @@ def test_what_is_bright_in_t1_and_does_not_enhance_is_blood():
 
 
 def test_where_the_cavity_starts():
-    """Blood in the tumor is added to it; what can be no filling, such as necrosis, becomes core."""
-    shape, cavity = (5, 1, 1), OPENED.cavity
-    l = np.array([1, 1, cavity, cavity, 1], np.uint8).reshape(shape)
-    z = np.array([1, 1, 0, 0, 0], np.uint8).reshape(shape)
-    blood = np.array([1, 0, 0, 0, 1], bool).reshape(shape)
-    filling = np.array([1, 0, 1, 0, 1], bool).reshape(shape)
-    first = open_cavity(joint.Labels(l, z, z * 0), OPENED, filling, blood)
-    assert (first.l == cavity).ravel().tolist() == [True, False, True, False, False]
-    assert first.z.ravel().tolist() == [1, 1, 1, 1, 0]
-    assert first.y.ravel().tolist() == [1, 0, 1, 1, 0]
+    """Blood in the tumor is added to it; what is not clear becomes core, unless most of its part is clear."""
+    shape, cavity = (8, 1, 1), OPENED.cavity
+    fluid, other = cavity, 1
+
+    def mask(*values: int) -> np.ndarray:
+        return np.array(values, bool).reshape(shape)
+
+    l = np.array([other, other, fluid, fluid, other, fluid, fluid, fluid], np.uint8).reshape(shape)
+    z = np.array([1, 1, 0, 0, 0, 0, 0, 0], np.uint8).reshape(shape)
+    blood = mask(1, 0, 0, 0, 1, 0, 0, 0)
+    clear = mask(1, 0, 1, 0, 1, 1, 1, 0)
+    fillings = model_cavity.Fillings(mask(1, 0, 1, 1, 1, 1, 1, 1), clear, blood)
+    first = open_cavity(joint.Labels(l, z, z * 0), OPENED, fillings)
+    assert (first.l == cavity).ravel().tolist() == [True, False, True, False, False, True, True, True]
+    assert first.z.ravel().tolist() == [1, 1, 1, 1, 0, 1, 1, 1]
+    assert first.y.ravel().tolist() == [1, 0, 1, 1, 0, 1, 1, 1]
     allowed = set(OPENED.states)
     assert set(zip(*(v.ravel().tolist() for v in (first.l, first.z, first.y)))) <= allowed
 

@@ -164,13 +164,12 @@ def initialize_chain(
     if config.gibbs.start == "paper":
         first = turn_to_core(first, rng)
     else:
-        bright, solid = find_enhancing(*given), find_solid(labels, pi)
-        if fillings is not None:
-            solid |= ~fillings.any  # whatever the atlas expects
+        bright = find_enhancing(*given)
+        solid = find_solid(labels, pi) if fillings is None else ~fillings.any
         solid &= labels.in_brain[first.l]
         first = initialize_labels(first, bright, solid, spacing, rng, opened=fillings is not None)
     if fillings is not None:
-        first = open_cavity(first, labels, fillings.clear, fillings.blood)
+        first = open_cavity(first, labels, fillings)
     first = apply_fixed(first, fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
     schedule = Schedule.from_settings(config.gibbs)

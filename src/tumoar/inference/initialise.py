@@ -12,7 +12,7 @@ from scipy import ndimage
 from tumoar.geometry.distance import distance_to
 from tumoar.model import joint
 from tumoar.model.bias import field
-from tumoar.model.cavity import FLUID, find_blood, open_prior, start_fillings
+from tumoar.model.cavity import FLUID, Fillings, find_blood, open_prior, start_fillings
 from tumoar.model.conditionals import Sigma_given
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import WIDTH, ThetaPrior, build_theta_prior, expect_voxels
@@ -288,16 +288,20 @@ def _fill_holes(mask: Mask, *, in_planes: bool) -> Mask:
     return np.asarray(out)
 
 
-def open_cavity(labels: joint.Labels, table: LabelTable, filling: Mask, blood: Mask) -> joint.Labels:
+def open_cavity(labels: joint.Labels, table: LabelTable, fillings: Fillings) -> joint.Labels:
     """Make the cavity part of tumor and core, as in the full model; in the simplified one it is neither.
 
     In the simplified model core has a single Gaussian, which is the enhancing part or, where nothing
-    enhances, settles in blood. Necrosis is then taken for fluid, and blood for core. A voxel of the cavity
-    that is not clearly a `filling` therefore starts as core, and `blood` in the tumor as cavity.
+    enhances, settles in blood. Necrosis is then taken for fluid, and blood for core. A part of the cavity that
+    is not clear for the most part therefore starts as core where it is not clear, and blood in the tumor as
+    cavity.
     """
     assert table.cavity is not None
     found = labels.l == table.cavity
-    is_cavity = (found & filling) | (blood & (labels.z == 1))
+    parts, count = ndimage.label(found)
+    sizes, of_clear = (np.bincount(at.ravel(), minlength=count + 1) for at in (parts, parts * fillings.clear))
+    is_fluid = fillings.clear | (fillings.any & (2 * of_clear > sizes)[parts])
+    is_cavity = (found & is_fluid) | (fillings.blood & (labels.z == 1))
     l = np.where(found, np.uint8(np.flatnonzero(table.in_brain)[0]), labels.l)
     z, y = (np.where(found | is_cavity, np.uint8(1), v) for v in (labels.z, labels.y))
     return joint.Labels(np.where(is_cavity, np.uint8(table.cavity), l), z, y)

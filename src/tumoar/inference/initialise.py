@@ -292,9 +292,9 @@ def open_cavity(labels: joint.Labels, table: LabelTable, fillings: Fillings) -> 
     """Make the cavity part of tumor and core, as in the full model; in the simplified one it is neither.
 
     In the simplified model core has a single Gaussian, which is the enhancing part or, where nothing
-    enhances, settles in blood. Necrosis is then taken for fluid, and blood for core. A part of the cavity that
-    is not clear for the most part therefore starts as core where it is not clear, and blood in the tumor as
-    cavity.
+    enhances, settles in blood. Necrosis is then taken for fluid, and blood for core. Parts of the cavity that
+    are not clear for the most part therefore start as core where they are not clear, and blood in the tumor
+    as cavity.
     """
     assert table.cavity is not None
     found = labels.l == table.cavity

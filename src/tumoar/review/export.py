@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import ndimage
 
 from tumoar.io.images import series_at
@@ -23,6 +24,7 @@ from tumoar.radiotherapy.targets import add_margins
 from tumoar.result.folder import interval_columns, volume_columns, write_table
 from tumoar.result.segmentation import Volume
 from tumoar.result.stored import Stored
+from tumoar.result.under import structure_under
 from tumoar.review.allowed import CAVITY, CORE, EDEMA, NONE, states_of
 from tumoar.review.strokes import Mask
 from tumoar.vocabulary.labels import LabelTable
@@ -68,19 +70,26 @@ def relabel(
 ) -> np.ndarray:
     """The label map with corrected structures, tumor over anatomy.
 
-    What anatomy or tumor loses inside the brain becomes its first structure, and outside it background.
+    What anatomy or tumor loses inside the brain becomes its first structure, on the same side, and outside
+    it background.
     """
     out = labels.copy()
     tumor = {part.name: part.index for part in table.tumor}
     value = {EDEMA: tumor["edema"], CORE: tumor["core"]}
     if table.cavity is not None:
         value[CAVITY] = table.structures[table.cavity].index
-    under = next(s.index for s in table.structures if s.in_brain)
+    position = np.zeros(256, np.uint8)
+    position[table.indices] = np.arange(table.K)
+
+    def under(where: Mask) -> npt.NDArray[np.uint8]:
+        return table.indices[structure_under(table, position[labels], where)]
+
     for name in corrected:
         organ = table.organ(name)
         if table.is_anatomy(organ) and len(organ.structures) == 1:
             index = table.structures[table.l(organ.structures[0])].index
-            out[(out == index) & ~masks[name]] = under if table.in_brain[table.l(organ.structures[0])] else 0
+            lost = (out == index) & ~masks[name]
+            out[lost] = under(lost) if table.in_brain[table.l(organ.structures[0])] else 0
             out[masks[name] & ~np.isin(out, list(value.values()))] = index
     if not any(states_of(table.organ(name), table) for name in corrected):
         return out
@@ -89,7 +98,8 @@ def relabel(
     order = sorted((name for name, bits in own.items() if bits), key=lambda n: -own[n].bit_count())
     for name in order:  # those of a single state last
         states[masks[name]] = next(bit for bit in (CORE, EDEMA, CAVITY) if own[name] & bit)
-    out[(states == NONE) & np.isin(out, list(value.values()))] = under
+    lost = (states == NONE) & np.isin(out, list(value.values()))
+    out[lost] = under(lost)
     for bit, index in value.items():
         out[states == bit] = index
     return out

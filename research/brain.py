@@ -1,6 +1,6 @@
 """The model with all structures of the brain, beside the default one, on two heads that trained neither.
 
-python research/brain.py fit 10 20                # both atlases fitted to the label maps
+python research/brain.py fit 10 20                # the atlas fitted to the label maps
 python research/brain.py run 10:brain 10:default …   # simulated scans segmented; continues
 python research/brain.py page                     # → research/results/brain.md
 python research/brain.py --quick                  # one short fit
@@ -79,23 +79,19 @@ def prepared(number: str) -> npt.NDArray[np.uint8]:
 
 
 def fit_labels(number: str, fits: tuple[tuple[float, int], ...] = FITS) -> dict[str, Any]:
-    """Dice of every structure for both atlases, each fitted to its own labels of a head."""
-    head, out = prepared(number), {}
-    for name, files in SHIPPED.items():
-        atlas = load_atlas(PACKAGE / "data" / files[0])
-        assert f"head_{number}.nii.gz" not in atlas.provenance["heads"]
-        aligned = Alignment.of_card(atlas.provenance, atlas.labels).place(head, FINE)
-        truth = aligned if atlas.labels.K == FINE.K else to_wholes(COARSE, FINE)[aligned]
-        start = time.process_time()
-        guess, folded = fit_atlas(atlas, truth, fits)
-        rows = [s.name for s in atlas.labels.structures if s.trained]
-        if atlas.labels.K == FINE.K:
-            wholes = to_wholes(COARSE, FINE)
-            out["brain, merged"] = dices(wholes[guess], wholes[truth], [s.name for s in trained(COARSE)])
-        out[name] = dices(guess, truth, rows)
-        out[f"{name}, CPU s"] = round(time.process_time() - start, 1)
-        out[f"{name}, folded"] = folded
-    return out
+    """Dice of every structure, and of the structures of the default atlas, after a fit to a head's labels."""
+    atlas = load_atlas(PACKAGE / "data" / SHIPPED["brain"][0])
+    assert f"head_{number}.nii.gz" not in atlas.provenance["heads"]
+    truth = Alignment.of_card(atlas.provenance, atlas.labels).place(prepared(number), FINE)
+    start = time.process_time()
+    guess, folded = fit_atlas(atlas, truth, fits)
+    wholes = to_wholes(COARSE, FINE)
+    return {
+        "dice": dices(guess, truth, [s.name for s in trained(FINE)]),
+        "merged": dices(wholes[guess], wholes[truth], [s.name for s in trained(COARSE)]),
+        "cpu": round(time.process_time() - start, 1),
+        "folded": folded,
+    }
 
 
 def trained(labels) -> list:
@@ -204,16 +200,11 @@ def page() -> dict[str, Any]:
     fits = {p.stem[4:]: json.loads(p.read_text("utf-8")) for p in sorted(BUILD.glob("fit_*.json"))}
     if fits:
         lines += ["", "## Fitted to label maps", "", FITTED, ""]
-        keys = [(n, m) for m in ("brain", "brain, merged", "default") for n in fits]
-        lines += table(
-            ["structure", *(f"{m}, head {n}" for n, m in keys)],
-            {
-                s: [cell(fits[n][m].get(s)) for n, m in keys]
-                for s in dict.fromkeys(name for n, m in keys for name in fits[n][m])
-            },
-        )
-        for m in SHIPPED:
-            lines += ["", f"Folded tetrahedra, {m}: {sum(f[f'{m}, folded'] for f in fits.values())}."]
+        for what, title in (("dice", "structure"), ("merged", "structure, parts merged")):
+            names = dict.fromkeys(name for f in fits.values() for name in f[what])
+            rows = {name: [cell(f[what].get(name)) for f in fits.values()] for name in names}
+            lines += [*table([title, *(f"head {n}" for n in fits)], rows), ""]
+        lines += [f"Folded tetrahedra: {sum(f['folded'] for f in fits.values())}."]
     scores = {
         (n, m): found
         for n in sorted(p.parent.name for p in BUILD.glob("*/truth.npz"))
@@ -256,7 +247,7 @@ HEADER = """\
 Written by `python research/brain.py page`. Heads 10 and 20 trained neither atlas. Labels are automatic."""
 FITTED = """\
 Dice of the most probable label after a fit from the affine alignment, coarse to fine, as in
-[atlas.md](atlas.md). In "merged", the parts of a structure count as one, as in the default atlas."""
+[atlas.md](atlas.md), whose first section has the same figures of the default atlas."""
 RUNS = """\
 Dice of `tumoar segment` with T1, T1c, T2 and FLAIR at 1 mm from the independent simulator, one scan of each
 head with a tumor, default settings, one thread. GTV is the core. What is drawn of structures under tumor is

@@ -34,7 +34,6 @@ def served(make):
     """Address of an application that `make(token, port)` builds, while it is served."""
     token, listening = "secret", bind(0)
     port = listening.getsockname()[1]
-    listening.listen()
     config = uvicorn.Config(
         make(token, port), log_level="critical", ws="none", timeout_graceful_shutdown=1, lifespan="on"
     )

@@ -23,6 +23,7 @@ from tumoar.io.nifti import write_nifti
 from tumoar.model.calibration import digest_conditions
 from tumoar.result.folder import Options, read_manifest, write_result
 from tumoar.result.stored import Stored
+from tumoar.review.session import Session
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.errors import UnreadableFileError
 
@@ -146,6 +147,61 @@ def test_results_of_different_kinds_are_refused(patients, tmp_path, capfd):
     code, err = refusal(capfd, results, "--references", patients / "references", "-o", tmp_path / "own.json")
     assert code == 2
     assert "different models, settings or contrasts" in err
+
+
+def test_a_patient_that_is_given_twice_is_refused(patients, tmp_path, capfd):
+    results, to = tmp_path / "results", tmp_path / "own.json"
+    shutil.copytree(patients / "results", results)
+    for name, digest in zip(NAMES[:3], ("c" * 64, "d" * 64, "c" * 64)):
+        inputs = [{"contrast": "T1c", "sha256": digest}, {"contrast": "FLAIR"}]
+        (results / name / MANIFEST).write_text(seal(read_manifest(results / name) | {"inputs": inputs}))
+    code, err = refusal(capfd, results, "--references", patients / "references", "-o", to)
+    assert code == 2
+    assert "two results are of the same image | found: p00 and p02" in err
+    listed = tmp_path / "list.csv"
+    rows = [f"{name},{patients / 'references' / NAMES[0]}.nii.gz" for name in NAMES]
+    listed.write_text("result,reference\n" + "\n".join(rows) + "\n")
+    code, err = refusal(capfd, patients / "results", "--references", listed, "-o", to)
+    assert "two results have the same reference" in err
+    assert not to.exists()
+
+
+def test_rows_of_a_list_without_a_result_are_named(patients, tmp_path, capfd):
+    listed = tmp_path / "list.csv"
+    rows = [f"{name},{patients / 'references' / name}.nii.gz" for name in NAMES[:9]]
+    listed.write_text("result,reference\n" + "\n".join(rows) + "\nP09,x.nii.gz\n")
+    code, out, err = call(capfd, patients / "results", "--references", listed, "-o", tmp_path / "own.json")
+    assert code == 0, err
+    assert "without a reference: p09" in out
+    assert "without a result: P09" in out
+
+
+def test_references_of_other_patients_are_noticed(patients, tmp_path, capfd):
+    far, to = tmp_path / "far", tmp_path / "own.json"
+    shutil.copytree(patients / "references", far)
+    corner = np.zeros(GRID.shape, np.uint8)
+    corner[1:4, 1:4, 1:4] = 2
+    write_nifti(far / "p04.nii.gz", corner, GRID)
+    code, out, err = call(capfd, patients / "results", "--references", far, "-o", to)
+    assert code == 0, err
+    assert out.count("do not overlap") == 1
+    assert "note: p04: outline and reference do not overlap" in out
+    for name in NAMES:
+        write_nifti(far / f"{name}.nii.gz", corner, GRID)
+    code, err = refusal(capfd, patients / "results", "--references", far, "-o", tmp_path / "other.json")
+    assert code == 2
+    assert "no reference overlaps the outline of its result" in err
+
+
+def test_corrected_results_are_refused(patients, tmp_path, capfd):
+    session = Session.open(patients / "results" / NAMES[0])
+    session.paint("GTV", True, np.array([[3, 3, 3]]))
+    session.export(tmp_path / "results" / NAMES[0])
+    shutil.rmtree(patients / "results" / NAMES[0] / "review")
+    references = ("--references", patients / "references")
+    code, err = refusal(capfd, tmp_path / "results", *references, "-o", tmp_path / "own.json")
+    assert code == 2
+    assert "the outlines of a result were corrected by a person | found: p00" in err
 
 
 def test_other_refusals(patients, tmp_path, capfd):

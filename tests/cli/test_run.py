@@ -3,6 +3,7 @@
 import csv
 import fcntl
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -203,6 +204,16 @@ def test_a_calibration_must_hold_for_the_run(tmp_path):
             calibration_for(request, MODEL, changed, case, is_plain=is_plain)
     found, conditions = calibration_for(Request(case=case), MODEL, CONFIG, case, is_plain=True)
     assert found.find("core", conditions) is None
+
+
+def test_no_calibration_holds_for_a_contrast_that_the_user_defined_otherwise():
+    case = small_head.case()
+    request = Request(case=case)
+    _, usual = calibration_for(request, MODEL, CONFIG, case, is_plain=True)
+    rows = (replace(case.contrasts[0], constraints=()), *case.contrasts[1:])
+    _, found = calibration_for(request, MODEL, CONFIG, replace(case, contrasts=rows), is_plain=True)
+    assert found.tumor != usual.tumor
+    assert found.organs != usual.organs
 
 
 def test_organs_stay_calibrated_with_other_numbers_of_sweeps(tmp_path):

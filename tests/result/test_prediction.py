@@ -104,6 +104,16 @@ def test_what_is_empty_is_not_predicted(result):
     assert not none.volume("GTV").predicted
 
 
+def test_an_outline_that_small_parts_left_empty_has_no_interval(result, tmp_path):
+    page = partial(render_report, result, True, case_name=CaseName())
+    asked = Options(organs=("GTV",), least_cm3=9.0)
+    write_result(tmp_path / "out", result, [], {"key": "k", "reference": "T1c"}, asked, page, ["a line"])
+    row = rows(tmp_path / "out" / "volumes.tsv")["GTV"]
+    assert float(row["outlined_cm3"]) == 0
+    assert row["interval"] == "spread of the samples"
+    assert not load_result(tmp_path / "out").volume("GTV").predicted
+
+
 def test_core_is_never_more_probable_than_the_whole_tumor_that_samples_contain(result):
     for drawn in draw_predictions(result.tumor_predictions, 10, np.random.default_rng(0)):
         assert not (drawn["core"] & ~drawn["whole"]).any()

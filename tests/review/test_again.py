@@ -13,6 +13,8 @@ from small_run import CONFIG, run
 from tumoar.geometry.image import Grid
 from tumoar.io.manifest import digest_files, read_manifest
 from tumoar.io.nifti import read_nifti
+from tumoar.model.calibration import Calibration, Conditions, Entry
+from tumoar.model.expert import Learned
 from tumoar.result.folder import Options, write_result
 from tumoar.result.native import deliver
 from tumoar.review.again import CancelledError, automatic_states
@@ -259,6 +261,23 @@ def test_an_organ_that_was_erased_wholly_is_exported_as_empty(folder):
     session.export(out)
     assert not Session.open(out).mask("Brainstem").any()
     assert Session.open(out).volume("Brainstem").outlined == 0
+
+
+def test_intervals_of_corrected_outlines_were_calibrated_on_uncorrected_ones(result, tmp_path):
+    numbers = Learned(tuple(np.linspace(-0.8, 0.6, 15)), 0.3, 0.2, 5.0)
+    entry = Entry("patients", ("FLAIR", "T1c"), "a" * 64, {"core": numbers})
+    known = replace(result, calibration=Calibration("2026-01-01", (entry,)), conditions=Conditions("a" * 64))
+    about = {"reference": "T1c", "config": CONFIG.model_dump(mode="json"), "key": "k"}
+    write_result(tmp_path / "out", known, [], about, Options(), lambda manifest: "", [])
+    session = Session.open(tmp_path / "out")
+    assert session.volume("GTV").calibrated_on == "15 patients"
+    session.paint("GTV", True, disk(session, middle(session.mask("GTV")), 6))
+    assert not session.volume("GTV").predicted
+    session.sample_again()
+    found = session.volume("GTV")
+    assert found.calibrated_on == "uncorrected outlines of 15 patients"
+    low, high = found.interval()
+    assert low <= found.outlined <= high
 
 
 def test_export_of_reviewed_outlines(folder):

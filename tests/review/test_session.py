@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from small_result import small_result
 
+from tumoar.app.calibrate import conditions_of
 from tumoar.io.manifest import digest_files, read_manifest
 from tumoar.io.outputs import require_place
+from tumoar.model.calibration import NOWHERE
 from tumoar.result.folder import Options, write_result
 from tumoar.review.session import RECORD, Session
 from tumoar.review.strokes import from_runs, to_runs
-from tumoar.vocabulary.errors import IntegrityError, UsageError
+from tumoar.vocabulary.errors import BusyError, IntegrityError, UsageError
 
 SPOT = np.array([[3, 4, 5], [3, 4, 6], [4, 4, 6]])
 
@@ -167,6 +169,44 @@ def test_a_stroke_that_is_none_is_refused_and_not_recorded(folder, voxels):
         session.paint("GTV", True, voxels)
     assert not (folder / RECORD).exists()
     assert not session.can_undo
+
+
+def test_what_is_approved_is_what_was_seen(folder):
+    session, other = Session.open(folder), Session.open(folder)
+    seen = session.revision
+    other.paint("GTV", True, SPOT)
+    with pytest.raises(BusyError, match="changed meanwhile"):
+        session.approve("ABC", revision=seen)
+    assert session.approved is None
+    session.approve("ABC", revision=session.revision)
+    assert session.approved["who"] == "ABC"
+
+
+def test_a_first_approval_needs_no_change(folder):
+    session = Session.open(folder)
+    session.approve("ABC", revision=session.revision)
+    assert session.approved["who"] == "ABC"
+
+
+def test_an_organ_shows_again_where_tumor_was_removed(folder, tmp_path):
+    session = Session.open(folder)
+    some = np.argwhere(session.mask("GTV"))[:50]
+    session.paint("Brainstem", True, some)
+    session.paint("GTV", False, some)
+    session.export(tmp_path / "export")
+    found = Session.open(tmp_path / "export")
+    assert found.mask("Brainstem")[tuple(some.T)].all()
+    (index,) = (s.index for s in found.result.table.structures if s.name == "brainstem")
+    assert (np.asarray(found.result.labels)[tuple(some.T)] == index).all()
+
+
+def test_no_calibration_is_learned_from_corrected_outlines(tmp_path):
+    about = {"reference": "T1c", "conditions": {"tumor": "a" * 64, "organs": "b" * 64}}
+    write_result(tmp_path / "out", small_result(), [], about, Options(), lambda manifest: "", [])
+    session = Session.open(tmp_path / "out")
+    session.paint("GTV", True, SPOT)
+    session.export(tmp_path / "export")
+    assert conditions_of(read_manifest(tmp_path / "export")) == NOWHERE
 
 
 def test_what_else_is_not_possible(folder):

@@ -165,6 +165,8 @@ def test_from_files_to_a_case(client, tmp_path):
     kept = sorted(p.relative_to(tmp_path / "work").as_posix() for p in (tmp_path / "work").rglob("*.nii.gz"))
     assert kept == [f".uploads/{key}/000001.nii.gz", f".uploads/{key}/000002.nii.gz"]
     assert stat.S_IMODE(os.stat(tmp_path / "work" / kept[0]).st_mode) == 0o600
+    for place in (".uploads", f".uploads/{key}"):
+        assert stat.S_IMODE(os.stat(tmp_path / "work" / place).st_mode) == 0o700
     found = client.post("/api/inspect", json={"upload": key}).json()
     assert [row["name"] for row in found["images"]] == ["Doe_T1c.nii.gz", "evil_flair.nii.gz"]
     assert [row["guess"] for row in found["images"]] == ["T1c", "FLAIR"]

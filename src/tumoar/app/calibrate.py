@@ -30,7 +30,8 @@ class Compared:
     """A result compared with its reference: what it says about parts of tumor, or about organs.
 
     `conditions` are those under which its numbers hold. `omitted` and `confirmed` count the parts that the
-    outline omits, and those of them that the reference contains for the most part.
+    outline omits, and those of them that the reference contains for the most part. `is_apart` says that
+    outline and reference share no voxel.
     """
 
     conditions: str
@@ -38,6 +39,7 @@ class Compared:
     observed: Mapping[str, Observed]
     omitted: int = 0
     confirmed: int = 0
+    is_apart: bool = False
 
 
 def conditions_of(manifest: Mapping[str, Any]) -> Conditions:
@@ -62,6 +64,29 @@ def contrasts_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted({str(row["contrast"]).partition("-")[0] for row in manifest["inputs"]}))
 
 
+def require_suited(manifests: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse corrected results, and two results of the same image: each patient counts once."""
+    seen: dict[str, str] = {}
+    for name, manifest in manifests.items():
+        if manifest.get("review"):
+            raise UsageError(
+                "calibration",
+                "the outlines of a result were corrected by a person",
+                found=name,
+                do="give the automatic result: intervals say how far experts draw from it",
+            )
+        digests = {row["sha256"] for row in manifest["inputs"] if row.get("sha256")}
+        other = next((seen[digest] for digest in digests if digest in seen), None)
+        if other is not None:
+            raise UsageError(
+                "calibration",
+                "two results are of the same image",
+                found=f"{other} and {name}",
+                do="leave one out: intervals hold only if each patient counts once",
+            )
+        seen |= dict.fromkeys(digests, name)
+
+
 def compare_tumor(result: Stored, core: Mask, whole: Mask, rng: np.random.Generator) -> Compared:
     """Compare a result with a reference on the voxels of its reference image.
 
@@ -83,6 +108,7 @@ def compare_tumor(result: Stored, core: Mask, whole: Mask, rng: np.random.Genera
         observed,
         len(sizes),
         int((2 * inside > sizes).sum()),
+        bool(observed) and not (tumor.whole & whole).any(),
     )
 
 
@@ -115,6 +141,9 @@ def calibrate(compared: Sequence[Compared], cases: str = PATIENTS) -> Calibratio
             found="tumor that was given, voxels that were excluded, or an earlier version",
             do="leave it out, or segment it again",
         )
+    if compared and all(c.is_apart for c in compared):
+        do = "check that results and references are of the same patients, and what the labels mean"
+        raise UsageError("calibration", "no reference overlaps the outline of its result", do=do)
     least = least_cases(max(SHARES))
     names = list(dict.fromkeys(name for c in compared for name in c.observed))
     by_name = {name: [c.observed[name] for c in compared if name in c.observed] for name in names}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,8 @@ Pairs = list[tuple[Path, Path]]
 COLUMNS = ("result", "reference")
 
 
-def pair_references(results: Path, references: Path) -> tuple[Pairs, list[str]]:
-    """Pair results with references; also return the names of results without one.
+def pair_references(results: Path, references: Path) -> tuple[Pairs, list[str], list[str]]:
+    """Pair results with references; also return the names of results without one, and of those not found.
 
     `results` is a folder of result folders, or one of them. `references` is a folder with an image of the
     same name for each (NAME.nii.gz, or the only image in a folder NAME), or a list with the columns result
@@ -37,12 +37,24 @@ def pair_references(results: Path, references: Path) -> tuple[Pairs, list[str]]:
         do = "give the folder that contains the results of `tumoar segment`"
         raise UsageError("calibration", "no results found", file=results, do=do)
     if references.is_dir():
+        listed: dict[str, Path] = {}
         by_result = {out: _find(references, out.name) for out in found}
     else:
         listed = _read_list(references)
         by_result = {out: listed.get(out.name) for out in found}
     pairs = [(out, path) for out, path in by_result.items() if path is not None]
-    return pairs, [out.name for out, path in by_result.items() if path is None]
+    _require_distinct(path for _, path in pairs)
+    alone = [out.name for out, path in by_result.items() if path is None]
+    return pairs, alone, sorted(listed.keys() - {out.name for out in found})
+
+
+def _require_distinct(references: Iterable[Path]) -> None:
+    seen: set[Path] = set()
+    for path in references:
+        if path.resolve() in seen:
+            do = "give the reference of each patient once"
+            raise UsageError("calibration", "two results have the same reference", file=path, do=do)
+        seen.add(path.resolve())
 
 
 def _find(folder: Path, name: str) -> Path | None:

@@ -39,6 +39,7 @@ from tumoar.result.checks import review
 from tumoar.result.folder import Options, read_manifest
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.config import Config
+from tumoar.vocabulary.contrasts import default_contrasts
 from tumoar.vocabulary.errors import UsageError
 from tumoar.vocabulary.labels import add_cavity
 from tumoar.vocabulary.notes import Note, needs_review
@@ -182,7 +183,8 @@ def calibration_for(
     names = [contrast.name for contrast in case.contrasts]
     is_plain &= case.excluded is None
     settings = config.model_dump(mode="json")
-    conditions = digest_conditions(model.sha256, settings, names) if is_plain else NOWHERE
+    own = [repr(row) for row in case.contrasts if row != default_contrasts().get(row.name)]
+    conditions = digest_conditions(model.sha256, settings, names, own) if is_plain else NOWHERE
     if request.calibration is None:
         return default_calibration(), conditions
     found = read_calibration(request.calibration)

@@ -41,7 +41,7 @@ def calibrate(
     import numpy as np
 
     from tumoar.app.calibrate import calibrate as learn
-    from tumoar.app.calibrate import compare_organs, compare_tumor
+    from tumoar.app.calibrate import compare_organs, compare_tumor, require_suited
     from tumoar.app.references import pair_references, read_organs, read_reference
     from tumoar.io.calibration import write_calibration
     from tumoar.io.files import absolute
@@ -52,14 +52,19 @@ def calibrate(
     if absolute(output).exists() and not overwrite:
         do = "choose another name, or replace it with --overwrite"
         raise IntegrityError("B57", "the calibration file already exists", file=output, do=do)
-    pairs, alone = pair_references(results, references)
-    if alone:
-        typer.echo(f"without a reference: {join_names(alone)}")
+    pairs, alone, absent = pair_references(results, references)
+    for what, names in (("without a reference", alone), ("without a result", absent)):
+        if names:
+            typer.echo(f"{what}: {join_names(names)}")
+    manifests = {folder.name: read_manifest(folder) for folder, _ in pairs}
+    require_suited(manifests)
     compared, drawn = [], []
     for number, (folder, reference) in enumerate(pairs, 1):
-        stored = Stored(folder, read_manifest(folder))
+        stored = Stored(folder, manifests[folder.name])
         masks = read_reference(reference, stored.grid, labels)
         compared.append(compare_tumor(stored, *masks, np.random.default_rng(0)))
+        if compared[-1].is_apart:
+            typer.echo(f"note: {folder.name}: outline and reference do not overlap; do they belong together?")
         if organs is not None:
             names = [organ.name for organ in stored.table.organs if not organ.tumor]
             given = read_organs(absolute(organs), folder.name, names, stored.grid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,13 +70,17 @@ NOTHING = Calibration("", ())
 
 
 def digest_conditions(
-    model_sha256: Mapping[str, str], config: Mapping[str, Any], contrasts: Iterable[str]
+    model_sha256: Mapping[str, str],
+    config: Mapping[str, Any],
+    contrasts: Iterable[str],
+    own: Sequence[str] = (),
 ) -> Conditions:
     """SHA-256 of what a calibration depends on: model, settings, and the set of contrasts.
 
     `config` are the settings as requested. What the GTV is made of does not matter: core and whole tumor are
     calibrated separately. An estimated exponent of the likelihood counts as such, not by its value. For
-    organs, the numbers of sweeps do not matter; for tumor, the course of optic nerves does not.
+    organs, the numbers of sweeps do not matter; for tumor, the course of optic nerves does not. `own` are
+    contrasts that a user's table defines otherwise than the package.
     """
     settings = {k: v for k, v in config.items() if k != "gtv"}
     tumor = {k: v for k, v in settings.items() if k != "pathway"}
@@ -84,6 +88,7 @@ def digest_conditions(
     about = {
         "model": sorted(model_sha256.values()),
         "contrasts": sorted({name.partition("-")[0] for name in contrasts}),
+        **({"own": sorted(own)} if own else {}),
     }
     return Conditions(
         _digest({**about, "settings": tumor}),

@@ -296,7 +296,10 @@ def _fitting(candidates: Sequence[Space], drawn: Drawn, notes: list[str]) -> lis
 
 
 def spaces(result: Path) -> list[Space]:
-    """A result on the voxels of each of its images, reference image first; a label map on its own voxels."""
+    """A result on the voxels of each of its images, reference image first; a label map on its own voxels.
+
+    Corrected results have the voxels of the reference image alone.
+    """
     if not result.is_dir():
         table = table_of_labels(result)
         labels, grid = _read_labels(result)
@@ -317,14 +320,17 @@ def spaces(result: Path) -> list[Space]:
     first = manifest["reference"]
     return [
         _space(result, manifest, name, frames.get(name) or "")
-        for name in (first, *(n for n in frames if n != first))
+        for name in (first, *(n for n in frames if n != first and _native(n) in manifest["files"]))
     ]
 
 
+def _native(contrast: str) -> str:
+    return f"native/{contrast}_segmentation.nii.gz"
+
+
 def _space(out: Path, manifest: Mapping[str, Any], contrast: str, frame: str) -> Space:
-    whole = "segmentation.nii.gz"
     is_first = contrast == manifest["reference"]
-    path = require_listed(out, manifest, whole if is_first else f"native/{contrast}_{whole}")
+    path = require_listed(out, manifest, "segmentation.nii.gz" if is_first else _native(contrast))
     grid = read_nifti(path).grid
     matrix = transform_to_reference(out, manifest, contrast)
 

@@ -285,13 +285,19 @@ def _with_prediction(volume: Volume, prediction: Prediction | None) -> Volume:
     if prediction is None:
         return volume
     predicted = {share: prediction.volumes(share) for share in SHARES}
-    own = replace(volume, outlined=prediction.border.volume(0), predicted=predicted)
-    scaled = scale_volume(own, volume.outlined)  # small parts of the outline may have been removed
-    return replace(scaled, calibrated_on=prediction.calibrated_on)
+    own = replace(
+        volume,
+        outlined=prediction.border.volume(0),
+        predicted=predicted,
+        calibrated_on=prediction.calibrated_on,
+    )
+    return scale_volume(own, volume.outlined)  # small parts of the outline may have been removed
 
 
 def scale_volume(volume: Volume, outlined: float) -> Volume:
-    """The volume on other voxels, where the outline has another size."""
+    """The volume on other voxels, where the outline has another size; an empty one has no interval."""
+    if not outlined:
+        return replace(volume, outlined=0.0, predicted={}, calibrated_on="")
     ratio = outlined / volume.outlined if volume.outlined else 1.0
     predicted = {share: (low * ratio, high * ratio) for share, (low, high) in volume.predicted.items()}
     return replace(volume, outlined=outlined, predicted=predicted)

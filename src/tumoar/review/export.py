@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tumoar.io.manifest_schema import RESULT
 from tumoar.io.nifti import write_nifti
 from tumoar.io.outputs import require_empty
 from tumoar.io.rois import Review
+from tumoar.model.calibration import NOWHERE
 from tumoar.radiotherapy.export import export as to_dicom
 from tumoar.radiotherapy.margins import Margins
 from tumoar.radiotherapy.targets import add_margins
@@ -27,11 +29,13 @@ from tumoar.result.stored import Stored
 from tumoar.result.under import structure_under
 from tumoar.review.allowed import CAVITY, CORE, EDEMA, NONE, states_of
 from tumoar.review.strokes import Mask
-from tumoar.vocabulary.labels import LabelTable
+from tumoar.vocabulary.labels import LabelTable, Organ
 
 KEPT = ("segmentation.tsv", "compartments.nii.gz", "transforms/", "structures/")
 """Files of the automatic result that hold for corrected outlines, with masks that did not change."""
 LEFT_OUT = ("files", "digest", "coming", "margins", "prediction")
+NOT_CALIBRATED = {"conditions": asdict(NOWHERE)}
+"""Nothing is learned from outlines that a person corrected."""
 
 
 def write_reviewed(
@@ -58,11 +62,12 @@ def write_reviewed(
             labels = relabel(np.asarray(result.labels), result.table, masks, review.corrected)
             write_nifti(work / "segmentation.nii.gz", labels, result.grid)
             write_table(work / "volumes.tsv", rows)
+            found = {"volumes": list(rows), "whole_tumor": None, "review": dict(about)}
             kept = {k: v for k, v in result.manifest.items() if k not in LEFT_OUT}
-            write_manifest(work, kept | {"volumes": list(rows), "whole_tumor": None, "review": dict(about)})
-    found = {row["name"]: float(row["margin_mm"]) for row in result.manifest.get("margins", ())}
-    if found:
-        add_margins(out, Margins(found.get("CTV"), found.get("PTV")))
+            write_manifest(work, kept | NOT_CALIBRATED | found)
+    grown = {row["name"]: float(row["margin_mm"]) for row in result.manifest.get("margins", ())}
+    if grown:
+        add_margins(out, Margins(grown.get("CTV"), grown.get("PTV")))
 
 
 def relabel(
@@ -70,8 +75,8 @@ def relabel(
 ) -> np.ndarray:
     """The label map with corrected structures, tumor over anatomy.
 
-    What anatomy or tumor loses inside the brain becomes its first structure, on the same side, and outside
-    it background.
+    What anatomy or tumor loses inside the brain becomes its first structure, on the same side, and outside it
+    background. Where tumor covered an organ and was removed, the organ shows again.
     """
     out = labels.copy()
     tumor = {part.name: part.index for part in table.tumor}
@@ -84,13 +89,12 @@ def relabel(
     def under(where: Mask) -> npt.NDArray[np.uint8]:
         return table.indices[structure_under(table, position[labels], where)]
 
-    for name in corrected:
-        organ = table.organ(name)
-        if table.is_anatomy(organ) and len(organ.structures) == 1:
-            index = table.structures[table.l(organ.structures[0])].index
-            lost = (out == index) & ~masks[name]
-            out[lost] = under(lost) if table.in_brain[table.l(organ.structures[0])] else 0
-            out[masks[name] & ~np.isin(out, list(value.values()))] = index
+    alone = {o.name: table.l(o.structures[0]) for o in map(table.organ, masks) if _is_alone(o, table)}
+    for name in corrected & alone.keys():
+        index = table.structures[alone[name]].index
+        lost = (out == index) & ~masks[name]
+        out[lost] = under(lost) if table.in_brain[alone[name]] else 0
+        out[masks[name] & ~np.isin(out, list(value.values()))] = index
     if not any(states_of(table.organ(name), table) for name in corrected):
         return out
     states = np.full(out.shape, NONE, np.uint8)
@@ -98,11 +102,18 @@ def relabel(
     order = sorted((name for name, bits in own.items() if bits), key=lambda n: -own[n].bit_count())
     for name in order:  # those of a single state last
         states[masks[name]] = next(bit for bit in (CORE, EDEMA, CAVITY) if own[name] & bit)
-    lost = (states == NONE) & np.isin(out, list(value.values()))
-    out[lost] = under(lost)
+    freed = (states == NONE) & np.isin(out, list(value.values()))
+    out[freed] = under(freed)
+    for name, l in alone.items():
+        out[freed & masks[name]] = table.structures[l].index
     for bit, index in value.items():
         out[states == bit] = index
     return out
+
+
+def _is_alone(organ: Organ, table: LabelTable) -> bool:
+    """Whether an organ is one structure of the label map."""
+    return table.is_anatomy(organ) and len(organ.structures) == 1
 
 
 def describe_rows(

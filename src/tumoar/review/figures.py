@@ -62,7 +62,7 @@ def find_volumes(
                 volume.central,
                 None,
                 predicted,
-                found.calibrated_on,
+                f"uncorrected outlines of {found.calibrated_on}",
             )
             volume = scale_volume(volume, outlined)
         out[name] = {**volume_columns(volume), **interval_columns(volume)}

@@ -28,8 +28,10 @@ class History:
 
     def follow(self, line: Line) -> History:
         """The history after one more line."""
-        after = replace(self, revision=self.revision + 1)
         what = line["what"]
+        if what == "begin":
+            return self
+        after = replace(self, revision=self.revision + 1)
         if what in ACTIONS:
             strokes = self.strokes + (what == "stroke")
             return replace(after, strokes=strokes, done=(*self.done, line), undone=(), approval=None)

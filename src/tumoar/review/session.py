@@ -113,8 +113,7 @@ class Session:
     @property
     def approved(self) -> dict[str, Any] | None:
         """Who approved, when, and with which comment; None as soon as something changed after it."""
-        line = self._history().approval
-        return None if line is None else {k: line[k] for k in ("who", "when", "comment", "masks")}
+        return _approved(self._history())
 
     def automatic(self, name: str) -> Mask:
         """(X, Y, Z) mask of a structure as segmented."""
@@ -129,14 +128,16 @@ class Session:
     def volume(self, name: str) -> Volume:
         """Volume of a structure as corrected now; its interval is unknown until it is sampled again."""
         with self._lock:
-            history = self._history()
-            now, before = self._current(history)[self._known(name)], self._automatic[name]
-            if np.array_equal(now, before):
-                return self.result.volume(name)
-            outlined = float(now.sum()) * self.grid.voxel_volume / 1000
-            row = history.sampled[-1]["volumes"].get(name) if history.sampled else None
-            found = Volume(np.nan) if row is None else volume_of(row)
-            return found if abs(found.outlined - outlined) < 1e-3 else Volume(outlined)
+            return self._volume(self._known(name), self._history())
+
+    def _volume(self, name: str, history: History) -> Volume:
+        now, before = self._current(history)[name], self._automatic[name]
+        if np.array_equal(now, before):
+            return self.result.volume(name)
+        outlined = float(now.sum()) * self.grid.voxel_volume / 1000
+        row = history.sampled[-1]["volumes"].get(name) if history.sampled else None
+        found = Volume(np.nan) if row is None else volume_of(row)
+        return found if abs(found.outlined - outlined) < 1e-3 else Volume(outlined)
 
     # ---- changes -------------------------------------------------------------------------------------------
 
@@ -212,12 +213,15 @@ class Session:
                 record.append(line)
         return made.names
 
-    def approve(self, initials: str, comment: str = "") -> None:
-        """Approve the outlines as they are now."""
+    def approve(self, initials: str, comment: str = "", revision: int | None = None) -> None:
+        """Approve the outlines as they are now; with `revision`, only if they are still those of it."""
         who = _initials(initials)
         if len(comment) > LONGEST_COMMENT:
             raise UsageError("review", "the comment is too long", do=f"use at most {LONGEST_COMMENT} letters")
         with self._changing() as (record, history):
+            if revision not in (None, history.revision):
+                do = "look at the outlines again, then approve"
+                raise BusyError("review", "the review changed meanwhile", file=RECORD, do=do)
             masks = {
                 name: hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()
                 for name, mask in self._current(history).items()
@@ -234,7 +238,8 @@ class Session:
         With `reference`, a DICOM series, also RTSTRUCT and SEG, approved only if this review is.
         """
         with self._lock:
-            history, lines = self._history(), self._record.read()
+            lines = self._record.read()
+            history = read_history(lines)
             masks = self._current(history)
             differ = frozenset(n for n in self.names if not np.array_equal(masks[n], self._automatic[n]))
             line = history.approval
@@ -246,8 +251,9 @@ class Session:
                 "" if when is None else when.strftime("%H%M%S"),
             )
             digest = digest_line(json.dumps(lines, sort_keys=True).encode())
-            about = {"record": digest, "corrected": sorted(differ), "approved": self.approved}
-            rows = describe_rows(self.result, masks, {n: self.volume(n) for n in differ}, differ)
+            about = {"record": digest, "corrected": sorted(differ), "approved": _approved(history)}
+            volumes = {name: self._volume(name, history) for name in differ}
+            rows = describe_rows(self.result, masks, volumes, differ)
             place = absolute(out)
             write_reviewed(place, self.result, masks, rows, review, about)
         written = [place / f"structures/{name}.nii.gz" for name in self.names]
@@ -313,7 +319,7 @@ class Session:
         """History of a locked record; a new one begins with the identity of the result."""
         self._require_same(record.lines)
         if not record.lines:
-            record.append({"what": "begin", "result": self._identity, "when": utc_now()})
+            record.append({"what": "begin", "result": self.identity, "when": utc_now()})
         return read_history(record.lines)
 
     def _step(self, what: str) -> None:
@@ -322,7 +328,8 @@ class Session:
                 record.append({"what": what, "when": utc_now()})
 
     @property
-    def _identity(self) -> str:
+    def identity(self) -> str:
+        """Digest that tells the result from others."""
         return str(self.result.manifest["files"][IDENTITY])
 
     @property
@@ -333,10 +340,10 @@ class Session:
             files = parse(text, self.result.folder)["files"]
         except TumoarError:
             return False
-        return str(files.get(IDENTITY)) == self._identity
+        return str(files.get(IDENTITY)) == self.identity
 
     def _require_same(self, lines: list[dict[str, Any]]) -> None:
-        if lines and lines[0].get("result") != self._identity:
+        if lines and lines[0].get("result") != self.identity:
             raise IntegrityError(
                 "record",
                 "the record belongs to another result",
@@ -364,6 +371,11 @@ class Session:
                 "review", "the stroke leaves the image", found=f"an image of {self.grid.shape} voxels"
             )
         return np.unique(found, axis=0).astype(np.int32)
+
+
+def _approved(history: History) -> dict[str, Any] | None:
+    line = history.approval
+    return None if line is None else {k: line[k] for k in ("who", "when", "comment", "masks")}
 
 
 def _initials(text: str) -> str:

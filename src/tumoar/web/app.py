@@ -84,6 +84,5 @@ def _serve(make: Callable[[str, int], Starlette], port: int, announce: Announce)
     with listening:
         port = listening.getsockname()[1]
         app = make(token, port)
-        listening.listen()
         announce(f"http://{ADDRESS}:{port}/#token={token}")
         serve(app, listening)

@@ -18,11 +18,13 @@ from tumoar.geometry.orientation import find_orientation
 from tumoar.io.manifest import REPORT
 from tumoar.report.content import organ_color
 from tumoar.report.page import read_page
+from tumoar.result.prediction import describe_interval
 from tumoar.result.segmentation import STORED, Volume
+from tumoar.review.again import CancelledError
 from tumoar.review.between import fill_between
 from tumoar.review.session import Session
 from tumoar.review.strokes import Stroke, group_parts
-from tumoar.vocabulary.errors import TumoarError, UsageError
+from tumoar.vocabulary.errors import BusyError, TumoarError, UsageError
 from tumoar.web.palette import color_of
 from tumoar.web.voxels import picture_on, to_page, to_stored
 
@@ -104,6 +106,7 @@ class Review:
         files, organs = result.manifest["files"], {organ.name: organ for organ in result.table.organs}
         return {
             "name": self.folder.name,
+            "result": self.session.identity,
             "shape": list(grid.shape),
             "spacing": grid.spacing.tolist(),
             "contrasts": [{"name": c["name"], "window": c["window"]} for c in self._report["contrasts"]],
@@ -192,9 +195,12 @@ class Review:
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def approve(self, initials: str, comment: str) -> None:
-        """Approve the outlines as they are now."""
-        self.session.approve(initials, comment)
+    def approve(self, initials: str, comment: str, revision: int | None = None) -> None:
+        """Approve the outlines of `revision`; refused while they are sampled again, or after a change."""
+        if self.sampling.state == "running":
+            do = "wait for its end or stop it, then approve"
+            raise BusyError("review", "the outlines are being sampled again", do=do)
+        self.session.approve(initials, comment, revision)
 
     def export(self) -> list[str]:
         """Write the outlines beside the result, with RTSTRUCT and SEG if a series is known."""
@@ -212,10 +218,12 @@ class Review:
 
         try:
             sampling.changed = self.session.sample_again(progress, sampling.stop.is_set)
-            sampling.state = "stopped" if sampling.stop.is_set() else "done"
+            sampling.state = "done"  # also if it was stopped too late
+        except CancelledError:
+            sampling.state = "stopped"
         except TumoarError as refusal:
             sampling.message = ": ".join(filter(None, (refusal.what, refusal.do)))
-            sampling.state = "stopped" if sampling.stop.is_set() else "failed"
+            sampling.state = "failed"
         except Exception as fault:  # its message may contain a path, and so a patient's name
             sampling.message, sampling.state = f"internal error: {type(fault).__name__}", "failed"
         finally:
@@ -273,4 +281,10 @@ def _describe_stroke(parts: Sequence[Stroke]) -> Mapping[str, Any]:
 def _volume(volume: Volume) -> Mapping[str, Any]:
     low, high = volume.predicted.get(STORED, volume.central)
     bounds = {} if np.isnan(low) else {"low": low, "high": high}
-    return {"cm3": volume.outlined, "low": None, "high": None, "calibrated": bool(volume.predicted), **bounds}
+    return {
+        "cm3": volume.outlined,
+        "low": None,
+        "high": None,
+        "what": describe_interval(volume.calibrated_on),
+        **bounds,
+    }

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tumoar.review.session import INITIALS
-from tumoar.vocabulary.errors import BusyError, TumoarError, UsageError
+from tumoar.vocabulary.errors import BusyError, IntegrityError, TumoarError, UsageError
 from tumoar.web.reviews import Review
 
 POLL = 0.2  # seconds between looks for changes
@@ -77,6 +77,7 @@ class ApproveBody(Body):
 
     initials: Annotated[str, Field(max_length=64)]
     comment: Annotated[str, Field(max_length=4000)] = ""
+    revision: Annotated[int, Field(ge=0)] | None = None
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
@@ -116,18 +117,28 @@ async def serve_page(request: Request) -> Response:
 
 
 def review_routes(find: Find) -> list[Route]:
-    """Routes of the reviews that `find` opens by their identifiers."""
+    """Routes of the reviews that `find` opens by their identifiers.
+
+    A page that is open adds the digest of its result: it is refused if another result took the place.
+    """
+
+    def review_of(request: Request) -> Review:
+        key, _, result = request.path_params["key"].partition("-")
+        review = find(key)
+        if result and review.session.identity != result:
+            raise IntegrityError("review", "the result was replaced by another one", do="reload the page")
+        return review
 
     def answer(work: Callable[[Review], Any]) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            found = await run_in_threadpool(lambda: work(find(request.path_params["key"])))
+            found = await run_in_threadpool(lambda: work(review_of(request)))
             return JSONResponse({} if found is None else found)
 
         return respond
 
     def voxels(work: Callable[[Review, Request], bytes]) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            found = await run_in_threadpool(lambda: work(find(request.path_params["key"]), request))
+            found = await run_in_threadpool(lambda: work(review_of(request), request))
             return Response(found, media_type="application/octet-stream")
 
         return respond
@@ -150,10 +161,10 @@ def review_routes(find: Find) -> list[Route]:
 
     async def approve(request: Request) -> Response:
         body = await read_body(request, ApproveBody)
-        return await change(lambda r: r.approve(body.initials, body.comment))(request)
+        return await change(lambda r: r.approve(body.initials, body.comment, body.revision))(request)
 
     async def events(request: Request) -> Response:
-        review = await run_in_threadpool(find, request.path_params["key"])
+        review = await run_in_threadpool(review_of, request)
         return stream(review.stamp, review.state)
 
     def name(request: Request) -> str:

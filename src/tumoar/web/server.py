@@ -62,6 +62,7 @@ def bind(port: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((ADDRESS, port))
+        found.listen()  # at once: until then, another process may bind the same port
     except (OSError, OverflowError) as error:
         found.close()
         raise UsageError(

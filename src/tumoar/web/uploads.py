@@ -52,7 +52,8 @@ class Uploads:
         key = secrets.token_hex(8)
         folder = self._folder / key
         try:
-            (folder / DICOM).mkdir(parents=True, mode=0o700)
+            for place in (self._folder, folder, folder / DICOM):
+                place.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise write_error("cannot store the files", error) from error
         self._known[key] = Upload(folder)

@@ -26,30 +26,35 @@ export function stamp(bitmap, [nu, nv], [su, sv], a, b, radius) {
   }
 }
 
-// Voxels whose center lies inside a closed path.
+// Voxels whose center lies inside a closed path, also where the path goes around them more than once.
 export function fillPath(bitmap, [nu, nv], path) {
   for (let v = 0; v < nv; v++) {
     const cuts = [];
     for (let i = 0; i < path.length; i++) {
       const [a, b] = [path[i], path[(i + 1) % path.length]];
-      if (a[1] <= v !== b[1] <= v) cuts.push(a[0] + ((v - a[1]) / (b[1] - a[1])) * (b[0] - a[0]));
+      if (a[1] <= v !== b[1] <= v) cuts.push([a[0] + ((v - a[1]) / (b[1] - a[1])) * (b[0] - a[0]), a[1] <= v ? 1 : -1]);
     }
-    cuts.sort((a, b) => a - b);
-    for (let i = 0; i + 1 < cuts.length; i += 2) {
-      const last = Math.min(nu - 1, Math.floor(cuts[i + 1]));
-      for (let u = Math.max(0, Math.ceil(cuts[i])); u <= last; u++) bitmap[u + nu * v] = 1;
+    cuts.sort(([a], [b]) => a - b);
+    for (let i = 0, around = 0; i + 1 < cuts.length; i++) {
+      around += cuts[i][1];
+      if (!around) continue;
+      const last = Math.min(nu - 1, Math.floor(cuts[i + 1][0]));
+      for (let u = Math.max(0, Math.ceil(cuts[i][0])); u <= last; u++) bitmap[u + nu * v] = 1;
     }
   }
 }
 
-// The region of equal `inside` around a voxel; null if it reaches the border of the slice.
+// The region of equal `inside` around a voxel; null for a hole that is open at the border of the slice.
 export function flood(inside, [nu, nv], [u, v]) {
   const kind = inside[u + nu * v];
   const bitmap = new Uint8Array(nu * nv);
   const open = [[u, v]];
   while (open.length) {
     const [x, y] = open.pop();
-    if (x < 0 || y < 0 || x >= nu || y >= nv) return null;
+    if (x < 0 || y < 0 || x >= nu || y >= nv) {
+      if (kind) continue;
+      return null;
+    }
     const at = x + nu * y;
     if (bitmap[at] || inside[at] !== kind) continue;
     bitmap[at] = 1;

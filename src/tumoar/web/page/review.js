@@ -29,8 +29,8 @@ export async function openReview(key, tell) {
     page.dataset.state = "absent";
     throw new Error("This browser cannot show the slices, because it lacks WebGL2. Use another browser.");
   }
-  const path = `/api/reviews/${key}`;
-  const about = await get(path);
+  const about = await get(`/api/reviews/${key}`);
+  const path = `/api/reviews/${key}-${about.result}`; // refused if another result takes its place
   const mine = { key, path, about, state: about.state, tool: "look", versions: {}, plane: PLANES[0], leave: new AbortController() };
   review = mine;
   document.title = `${about.name} – tumoar`;
@@ -145,13 +145,22 @@ function table(state) {
     rows[s].classList.toggle("empty", volume.cm3 === 0);
     rows[s].cells[2].textContent = written(volume.cm3);
     rows[s].cells[3].textContent = known ? `${written(volume.low)} – ${written(volume.high)}` : "–";
-    rows[s].cells[3].title = volume.calibrated ? "calibrated prediction interval" : "spread of the samples: too narrow to serve as an uncertainty";
+    rows[s].cells[3].title = known ? explain(volume.what) : "";
     rows[s].querySelector(".name span").classList.toggle("changed", state.corrected.includes(name));
   });
   find("interval-note").textContent = some
-    ? "Interval: calibrated where known, else the spread of the samples. It returns when you sample again."
+    ? `${intervals(state.volumes)}. They return when you sample again.`
     : "";
 }
+
+// What the intervals are, and of which structures.
+function intervals(volumes) {
+  const kinds = {};
+  for (const [name, { low, what }] of Object.entries(volumes)) if (low !== null) (kinds[what] ??= []).push(name);
+  return Object.entries(kinds).map(([what, names]) => `${explain(what)}: ${names.join(", ")}`).join("; ");
+}
+
+const explain = (what) => (what.startsWith("spread") ? `${what}, too narrow to serve as an uncertainty` : what);
 
 function panel(state, ended) {
   find("undo").disabled = !state.can_undo;
@@ -275,7 +284,7 @@ async function act(path, body) {
   }
 }
 
-const who = () => (/^[^\W\d_][\w.\- ]{0,15}$/u.test(find("initials").value) ? find("initials").value : "");
+const who = () => (/^\p{L}[\p{L}\p{N}_.\- ]{0,15}$/u.test(find("initials").value) ? find("initials").value : "");
 
 function post(pending, inside) {
   const runs = toRuns(pending.bitmap, view.shape, pending.plane, pending.index);
@@ -485,7 +494,7 @@ function controls(made) {
   find("approve").addEventListener("submit", async (event) => {
     event.preventDefault();
     localStorage.setItem("initials", find("initials").value);
-    if (await act("approve", { initials: find("initials").value, comment: find("comment").value })) find("comment").value = "";
+    if (await act("approve", { initials: find("initials").value, comment: find("comment").value, revision: review.state.revision })) find("comment").value = "";
   });
   find("export").addEventListener("click", async () => {
     find("exported").textContent = "Writing…";

@@ -128,8 +128,8 @@ class LabelTable:
                 f"gmm '{g.name}' must belong to a structure if and only if it is not one of core or edema",
             )
         for name in self.wholes:
-            inside = {self.structures[l].in_brain for l in self.parts(name)}
-            _require(len(inside) == 1, f"only some parts of '{name}' are part of the brain")
+            is_whole = len({self.structures[l].in_brain for l in self.parts(name)}) == 1
+            _require(is_whole, f"only some parts of '{name}' are part of the brain")
         cavities = [s for s in self.structures if self._role(s) == "cavity"]
         _require(len(cavities) <= 1, "more than one structure is a cavity")
         _require(all(s.in_brain for s in cavities), "the cavity is not part of the brain")
@@ -288,6 +288,11 @@ class LabelTable:
         gmms = tuple(g for g in self.gmms if g.role != "normal" or g.name in used)
         return replace(self, structures=structures, gmms=gmms, organs=tuple(organs))
 
+    def merge_structures(self, into: str, names: Iterable[str]) -> npt.NDArray[np.int64]:
+        """(K,) position of each structure after the named ones are merged into `into`."""
+        target, sources = self.l(into), {self.l(n) for n in names}
+        return np.array([target if k in sources else k for k in range(self.K)])
+
 
 def parse_labels(table: Mapping[str, Any]) -> LabelTable:
     """Build a `LabelTable` from parsed TOML; unknown keys are rejected."""
@@ -375,22 +380,16 @@ def _require_kinds(row: Structure | Gmm | TumorClass | Organ) -> None:
         _require(all(isinstance(part, str) for part in parts), f"parts of organ '{name}' are not names")
         _require(isinstance(row.tissue, bool | None), f"tissue of organ '{name}' must be true or false")
     else:
-        _require(
-            type(row.index) is int and 0 <= row.index <= 255,
-            f"'{name}' has index {row.index!r}, not 0 to 255",
-        )
+        is_index = type(row.index) is int and 0 <= row.index <= 255
+        _require(is_index, f"'{name}' has index {row.index!r}, not 0 to 255")
         is_color = isinstance(row.color, str) and re.fullmatch("#[0-9a-f]{6}", row.color)
         _require(bool(is_color), f"'{name}' has color {row.color!r}")
         code = row.snomed or Code("0", "none")
-        _require(
-            all(isinstance(text, str) and len(text) <= _LONGEST for text in (code.value, code.meaning)),
-            f"the code of '{name}' is not text",
-        )
+        is_text = all(isinstance(text, str) and len(text) <= _LONGEST for text in (code.value, code.meaning))
+        _require(is_text, f"the code of '{name}' is not text")
     if isinstance(row, Structure):
-        _require(
-            isinstance(row.in_brain, bool) and isinstance(row.trained, bool),
-            f"in_brain and trained of '{name}' must be true or false",
-        )
+        are_flags = isinstance(row.in_brain, bool) and isinstance(row.trained, bool)
+        _require(are_flags, f"in_brain and trained of '{name}' must be true or false")
         _require(row.side in _SIDES, f"'{name}' has side {row.side!r}, not left or right")
         _require(isinstance(row.part_of, str | None), f"part_of of '{name}' is not a name")
 

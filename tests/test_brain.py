@@ -99,7 +99,7 @@ def test_every_structure_has_a_mask_a_volume_and_a_row(done):
 
 def test_contours_have_their_names_and_colors(done):
     stored, folder = done[1], done[3]
-    stored.to_rtstruct(folder / "RTSTRUCT.dcm", folder / "t1c")
+    stored.to_rtstruct(folder / "t1c", folder / "RTSTRUCT.dcm")
     data = dcmread(folder / "RTSTRUCT.dcm")
     numbers = {roi.ROIName: roi.ROINumber for roi in data.StructureSetROISequence}
     assert {"GTV", "Cortex_L", "WhiteMatter_R"} <= set(numbers)
@@ -110,7 +110,7 @@ def test_contours_have_their_names_and_colors(done):
 
 def test_the_report_lists_all_and_draws_tissue_only_when_asked(done):
     page = read_page(done[3] / "out/report.html")
-    shown = {row["name"]: row["shown"] for row in page["labels"]}
+    shown = {row["name"]: row["shown"] for row in page["legend"]}
     assert not shown["left cerebral cortex"]
     assert not shown["right cerebral white matter"]
     assert {row["name"] for row in page["volumes"]} >= {organ.name for organ in LABELS.organs}

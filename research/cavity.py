@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -218,7 +219,7 @@ by `draw_blob` (no shape prior), skull-stripped, T1, T1c, T2 and FLAIR at 1 mm. 
 removed (`src/tumoar/simulate/surgery.py`): `gross` has an enhancing wall of 1.5 mm that is no tumor,
 `surface` has air in the cavity, `blood` old blood; `before` is the patient before surgery.
 `class` is `--postop`. Columns are Dice; `organs` is the mean of brainstem, hippocampi and chiasm; volumes are
-found / true; seconds are of one core. Patients that are missing here have not been run.
+found / true; seconds are of one core, without placement and fit where these were kept.
 """
 
 
@@ -248,8 +249,13 @@ def real_patients() -> list[str]:
     return lines if found else []
 
 
-def write_page(rows: list[dict]) -> str:
-    """The page of results."""
+def describe(job: Patient) -> str:
+    """A patient in words."""
+    return f"{job.head}, {job.way}, {'on' if job.postop else 'off'}, {job.settings}"
+
+
+def write_page(rows: list[dict], missing: Sequence[Patient] = ()) -> str:
+    """The page of results; patients that are `missing` are named."""
     lines = [
         *PAGE.splitlines(),
         "",
@@ -274,7 +280,7 @@ def write_page(rows: list[dict]) -> str:
     for name, aim in AIMS.items():
         known = [row[name] for row in after if row[f"{name}_cm3"][1] > 0]
         if known:
-            spread = f"{len(known)} patients, lowest {min(known):.3f}; aim {aim:.2f}"
+            spread = f"patients: {len(known)}, lowest {min(known):.3f}; aim {aim:.2f}"
             lines.append(f"- {name} {np.mean(known):.3f} ({spread})")
     real = real_patients()
     if real:
@@ -286,8 +292,10 @@ def write_page(rows: list[dict]) -> str:
         ]
     lines += ["", "Notes on each simulated patient, as `tumoar segment` gives them:", ""]
     for row in rows:
-        name = f"{row['head']}, {row['way']}, {'on' if row['postop'] else 'off'}, {row['settings']}"
+        name = describe(Patient(*(row[field] for field in Patient._fields)))
         lines.append(f"- {name}: {'; '.join(row['notes']) or 'none'}")
+    if missing:
+        lines += ["", f"Not run with this code: {'; '.join(map(describe, missing))}."]
     return "\n".join(lines) + "\n"
 
 
@@ -315,7 +323,8 @@ def main() -> None:
     jobs = [Patient(h, w) for h in HELD_OUT for w in WAYS]
     jobs += [Patient(h, w, postop=False) for h in HELD_OUT for w in WAYS]
     jobs += [Patient(h, "before", postop=p) for h in HELD_OUT for p in (True, False)]
-    jobs += [Patient(HELD_OUT[0], w, settings="default") for w in ("gross", "partial")]
+    full = [(HELD_OUT[0], "gross"), (HELD_OUT[0], "partial"), (HELD_OUT[1], "surface")]
+    jobs += [Patient(h, w, settings="default") for h, w in full]
     jobs = [Patient(HELD_OUT[0], "partial")] if arguments.quick else arguments.only or jobs
     KEPT.mkdir(exist_ok=True, parents=True)
     kept = KEPT / "rows.jsonl"
@@ -324,7 +333,8 @@ def main() -> None:
         read = map(json.loads, kept.read_text().splitlines())
         done = {Patient(*(row[field] for field in Patient._fields)): row for row in read}
     if arguments.report:
-        RESULTS.write_text(write_page([done[job] for job in jobs if job in done]), encoding="utf-8")
+        rows, missing = [done[job] for job in jobs if job in done], [job for job in jobs if job not in done]
+        RESULTS.write_text(write_page(rows, missing), encoding="utf-8")
         return
     rows = []
     for job in jobs:

@@ -1,7 +1,7 @@
 """A simulated user corrects the GTV of development patients, one stroke at a time.
 
 python research/review.py run [--results DIR] [--patients A,B] [--strokes 5] [--quick]
-python research/review.py report [--results DIR] [--write PAGE]
+python research/review.py report [--results DIR] [--users contour] [--write PAGE]
 
 Segment the patients first: `python research/patients.py run default`. The user sees the reference. One user
 looks for the largest connected error of the GTV and paints there, in the plane and slice in which it is
@@ -104,7 +104,6 @@ def contour(session: Session, mask: Mask, reference: Mask) -> bool:
 
 
 USERS = {"contour": contour, "brush": brush}
-NAMES = [f"{user}, {arm}" for user in USERS for arm in ARMS]
 
 
 def correct(result: Path, reference: Mask, strokes: int, user: str, *, samples: bool) -> list[Row]:
@@ -153,8 +152,8 @@ def at(rows: list[dict[str, float]], number: int) -> float:
     return rows[min(number, len(rows) - 1)]["dice"]
 
 
-def report(found: list[Found]) -> tuple[list[str], dict[str, float]]:
-    """Lines of the page, and figures."""
+def report(found: list[Found], names: Sequence[str]) -> tuple[list[str], dict[str, float]]:
+    """Lines of the page, and figures, of some users and arms."""
     counts = (0, 1, 2, 3, 4, 5)
     lines = [
         "| patient | group | user, arm | " + " | ".join(map(str, counts)) + " | processor seconds, most |",
@@ -162,31 +161,32 @@ def report(found: list[Found]) -> tuple[list[str], dict[str, float]]:
     ]
     figures = {}
     for row in found:
-        for name in NAMES:
+        for name in names:
             cells = " | ".join(f"{at(row[name], n):.3f}" for n in counts)
             most = max((r["cpu"] for r in row[name][1:]), default=0)
             shown = f"{most:.1f}" if name.endswith(SAMPLED) else ""
             lines.append(f"| {row['patient']} | {row['group']} | {name} | {cells} | {shown} |")
-    for name in NAMES:
+    for name in names:
         medians = [float(np.median([at(row[name], n) for row in found])) for n in counts]
         means = [float(np.mean([at(row[name], n) for row in found])) for n in counts]
         for what, values in (("median", medians), ("mean", means)):
             cells = " | ".join(f"{v:.3f}" for v in values)
             lines.append(f"| **{what} of {len(found)}** | | {name} | {cells} | |")
             figures |= {f"{what} {name} {n}": v for n, v in zip(counts, values, strict=True)}
-    every = [r["cpu"] for row in found for name in NAMES if name.endswith(SAMPLED) for r in row[name][1:]]
+    every = [r["cpu"] for row in found for name in names if name.endswith(SAMPLED) for r in row[name][1:]]
     return lines, figures | {"cpu_median": float(np.median(every)), "cpu_most": float(np.max(every))}
 
 
-def plot(found: list[Found], path: Path) -> None:
+def plot(found: list[Found], users: Sequence[str], path: Path) -> None:
     """Curves of each patient, and their medians."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    fig, axes = plt.subplots(1, len(USERS), figsize=(10, 4), layout="constrained", sharey=True)
-    for ax, user in zip(axes, USERS, strict=True):
+    size = (5 * len(users), 4)
+    fig, axes = plt.subplots(1, len(users), figsize=size, layout="constrained", sharey=True, squeeze=False)
+    for ax, user in zip(axes.flat, users, strict=True):
         for arm, color in zip(ARMS, ("#e8893f", "#3c5fa8"), strict=True):
             rows = [row[f"{user}, {arm}"] for row in found]
             curves = np.array([[at(row, n) for n in range(max(map(len, rows)))] for row in rows])
@@ -216,22 +216,23 @@ def main() -> None:
         chosen = [p for p in chosen if p.name in options.patients.split(",")]
     if options.quick:
         chosen, options.strokes = chosen[:1], 2
-    found = []
+    found, users = [], options.users.split(",")
+    names = [f"{user}, {arm}" for user in users for arm in ARMS]
     for patient in chosen:
         kept = options.results / f"{patient.name}{'.quick' if options.quick else ''}.review.json"
         if options.verb == "run":
-            run(patient, options.results / patient.name, options.strokes, options.users.split(","), kept)
+            run(patient, options.results / patient.name, options.strokes, users, kept)
         row = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-        if all(name in row for name in NAMES):
+        if all(name in row for name in names):
             found.append(row)
     if not found:
         raise SystemExit(f"no patient is complete in {options.results}")
-    lines, figures = report(found)
+    lines, figures = report(found, names)
     print("\n".join(lines))
     if options.write:
         page = options.write.read_text(encoding="utf-8") if options.write.exists() else ""
         options.write.write_text(page.split("| patient |")[0] + "\n".join(lines) + "\n", encoding="utf-8")
-        plot(found, PROJECT / "research" / "figures" / "review.png")
+        plot(found, users, PROJECT / "research" / "figures" / "review.png")
     print(json.dumps(figures))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import reference_tetra
 from scipy import ndimage
@@ -18,6 +20,7 @@ from tumoar.vocabulary.labels import default_labels
 
 LABELS = default_labels()
 SHAPE = (72, 84, 40)
+FINE = 2
 GLOBE, RADIUS = np.array([23.0, 66.0, 18.0]), 12.0
 CHIASM = np.array([0.0, 16.0, 22.0])
 SIDES = {"left": -1, "right": 1}
@@ -41,7 +44,7 @@ def label_map(world, bend=(0.0, 0.0), bends=None):
     flat = world.reshape(-1, 3)
     for side in SIDES:
         points = course(side, (bends or {}).get(side, bend))
-        distance, at = cKDTree(points).query(flat)
+        distance, at = cKDTree(points).query(flat, distance_upper_bound=max(CALIBER))
         radius = np.interp(at / len(points), (0.25, 0.85), np.array(CALIBER) / 2)
         out.reshape(-1)[distance <= radius] = LABELS.l(f"{side} optic nerve")
     squashed = (world - CHIASM) / [9, 5, 3]
@@ -75,11 +78,18 @@ def atlas():
     return Atlas(nodes, tetrahedra, alpha / alpha.sum(1, keepdims=True), LABELS)
 
 
+@cache
+def fine_labels(bends):
+    """The label map of a case, on voxels of half the size, for the bends of both sides."""
+    index = np.moveaxis(np.indices(tuple(FINE * n for n in SHAPE)), 0, -1)
+    at = label_map(grid().world((index + 0.5) / FINE - 0.5), bends=dict(zip(SIDES, bends)))
+    return at.astype(np.uint8)
+
+
 def case(bend=(0.0, 0.0), *, slices=1, axis=2, noise=0.15, seed=0, bends=None, shown=True, names=("T1c",)):
     """Images of the head in slices of this thickness; without `shown`, nerves look like fat."""
-    onto, fine = grid(), 2
-    index = np.moveaxis(np.indices(tuple(fine * n for n in SHAPE)), 0, -1)
-    at = label_map(onto.world((index + 0.5) / fine - 0.5), bend, bends)
+    onto, fine = grid(), FINE
+    at = fine_labels(tuple((bends or {}).get(side, bend) for side in SIDES))
     mean = np.full(LABELS.K, MEANS["fat"])
     for name, value in MEANS.items():
         mean[LABELS.x_of_l == LABELS.x_named(name)] = value

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import small_head
 from rt_files import write_series
-from small_run import CONFIG, MODEL, run, stand_ins
+from small_run import CONFIG, MODEL, finished, stand_ins
 
 import tumoar
 from tumoar.app import pipeline as line
@@ -33,7 +33,7 @@ def test_all_are_tested():
 
 
 def test_read_result(tmp_path, capsys):
-    result = run()
+    result = finished()
     write_result(
         tmp_path / "out", result, [Note("B44", "large")], {"key": "k"}, Options(), lambda whole: "", []
     )
@@ -43,6 +43,7 @@ def test_read_result(tmp_path, capsys):
     assert lines[2].split()[:2] == ["GTV", f"{result.volume('GTV').outlined:.2f}"]
 
 
+@pytest.mark.slow
 def test_keep_a_correction(monkeypatch):
     monkeypatch.setattr(line, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {"gain": 0.5}))
     _, z, _ = small_head.truth()

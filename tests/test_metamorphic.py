@@ -158,7 +158,7 @@ RELATIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["M6", *(pytest.param(n, marks=pytest.mark.slow) for n in ("M10", "M16"))])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in ("M6", "M10", "M16")])
 def test_one_case(name):
     RELATIONS[name](0)
 

@@ -30,6 +30,8 @@ from tumoar.result.scores import dice
 from tumoar.train import atlas as training
 from tumoar.vocabulary.labels import parse_labels
 
+pytestmark = pytest.mark.slow
+
 FRAME = "1.2.77.1"
 NAME, COLOR = "Pituitary", "#00a0a0"
 SETTINGS = """

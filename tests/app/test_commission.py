@@ -168,6 +168,7 @@ def test_the_phantom_head_is_segmented_twice_alike():
     assert failed(installation.check_head()) == set()
 
 
+@pytest.mark.slow
 def test_runs_that_differ_fail(monkeypatch):
     seeds = iter((3, 4))
     segment = installation.segment

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import small_head
 from scipy import ndimage as ndi
-from small_run import CONFIG, MODEL, Memory, run
+from small_run import CONFIG, MODEL, Memory, finished, run
 
 from tumoar.app.pipeline import Given
 from tumoar.app.request import Request
@@ -24,7 +24,7 @@ from tumoar.vocabulary.errors import ChannelError
 
 @pytest.fixture(scope="module")
 def undisturbed():
-    return run()
+    return finished()
 
 
 def same(a, b):
@@ -146,10 +146,10 @@ def test_samples_are_kept_when_asked_for_also_over_an_interruption(undisturbed):
     assert undisturbed.tally.kept == []
 
 
+@pytest.mark.slow
 def test_no_tumor_leaves_organs_alone():
     result = run(config=CONFIG.model_copy(update={"tumor": False}), case=small_head.case(tumor=False))
     assert result.tally.z.max() == 0
-    assert result.volume("GTV").mean == 0
     assert not [note for note in review(result) if note.id == "B43"]
 
 
@@ -160,6 +160,7 @@ def test_healthy_head_has_no_tumor():
     assert "B43" in [note.id for note in review(result)]
 
 
+@pytest.mark.slow
 def test_given_tumor_is_held():
     _, z, _ = small_head.truth()
     z = z.astype(np.int8)
@@ -222,6 +223,7 @@ def test_review_tells_of_parts_left_out(undisturbed, monkeypatch):
     assert not any(n.id == "apart" for n in review(undisturbed))
 
 
+@pytest.mark.slow
 def test_excluded_voxels_take_no_part():
     excluded = np.zeros((small_head.SIZE,) * 3, bool)
     excluded[28:36, 20:28, 20:28] = True
@@ -261,6 +263,21 @@ def test_review_sees_a_contrast_that_is_not_what_its_name_says(undisturbed):
     notes = review(replace(undisturbed, case=case))
     assert any((n.id, n.where, n.action) == ("B27", "T2", "check that the image is a T2") for n in notes)
     assert not any(n.id == "B27" for n in review(undisturbed))
+
+
+def test_review_sees_that_nothing_identifies_core(undisturbed):
+    case = replace(undisturbed.case, contrasts=(find_contrast("T2"), find_contrast("FLAIR")))
+    assert any(n.id == "B42" for n in review(replace(undisturbed, case=case)))
+    assert not any(n.id == "B42" for n in review(undisturbed))
+
+
+@pytest.mark.parametrize(("slices", "said"), [(18, "seen in part"), (44, "NOT SEEN")])
+def test_review_sees_organs_outside_the_images(undisturbed, slices, said):
+    D = undisturbed.case.D.copy()
+    D[:, :slices] = np.nan
+    notes = review(replace(undisturbed, case=replace(undisturbed.case, D=D)))
+    assert any((n.id, n.where) == ("B37", "Brain") and n.text.startswith(said) for n in notes)
+    assert not any(n.id == "B37" for n in review(undisturbed))
 
 
 def test_review_sees_tumor_at_the_border(undisturbed):

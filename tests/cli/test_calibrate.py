@@ -76,6 +76,7 @@ def test_a_calibration_is_learned_from_a_folder_of_references(patients, tmp_path
     assert err.startswith("E12-B57 the calibration file already exists")
 
 
+@pytest.mark.slow
 def test_organs_are_calibrated_on_masks_of_experts(patients, tmp_path, capfd):
     stored = Stored(patients / "results" / NAMES[0], read_manifest(patients / "results" / NAMES[0]))
     drawn, to, results = tmp_path / "organs", tmp_path / "own.json", tmp_path / "results"

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from faults import BROKEN, FULL, KILLED, READ_ONLY, REFUSED, WELL, count_steps, failing_at, killed_at
-from small_run import run
+from small_result import small_result
 
 from tumoar.io.checkpoint import Checkpoints
 from tumoar.io.manifest import remove_leftovers
@@ -20,7 +20,7 @@ OPTIONS = Options(organs=("GTV", "Brain"))
 
 @pytest.fixture(scope="module")
 def result():
-    return run()
+    return small_result()
 
 
 def writing(result, out, key):
@@ -81,7 +81,9 @@ def test_killed_while_adding(result, tmp_path, every, record_property):
         assert {"margins.tsv", "structures/CTV.nii.gz"} <= set(read_manifest(out)["files"])
 
 
-@pytest.mark.parametrize("error", [FULL, READ_ONLY, BROKEN])
+@pytest.mark.parametrize(
+    "error", [FULL, *(pytest.param(e, marks=pytest.mark.slow) for e in (READ_ONLY, BROKEN))]
+)
 @pytest.mark.parametrize("every", SCOPES)
 def test_a_disk_that_fails(result, tmp_path, every, error, record_property):
     out = tmp_path / "out"

@@ -102,6 +102,7 @@ def test_an_input_of_any_option_keeps_its_folder(here, capfd, option):
     assert everything(here) == before
 
 
+@pytest.mark.slow
 def test_a_result_is_replaced_on_request(here, capfd):
     code, told = call(capfd, *SEGMENT, "-o", "out", "--overwrite", "--seed", 5, "-q")
     assert code == 0, told

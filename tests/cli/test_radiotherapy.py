@@ -211,6 +211,7 @@ def test_limits_of_ones_own(folder, capfd, tmp_path):
     assert (code, err.split()[0]) == (2, "E2-limits")
 
 
+@pytest.mark.slow
 def test_a_light_of_a_result_is_the_worse_of_outline_and_samples(folder, capfd, tmp_path):
     """The tumor lies where the dose rises: its samples differ, and some exceed what the outline keeps."""
     out = tmp_path / "out"
@@ -235,6 +236,7 @@ def test_a_light_of_a_result_is_the_worse_of_outline_and_samples(folder, capfd, 
     assert lights == {"green", "amber"}
 
 
+@pytest.mark.slow
 def test_notes_and_sources_stand_in_the_report(folder, capfd, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(folder / "out", out)
@@ -298,6 +300,7 @@ def test_a_case_gets_a_name_keeps_it_and_loses_it(folder, capfd):
     assert "Phantom" not in (out / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_targets_are_part_of_everything(folder, capfd):
     watch = Watch(quiet=True)
     add_targets(folder / "out", Margins(6, 2), watch)

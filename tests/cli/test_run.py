@@ -31,14 +31,22 @@ from tumoar.result.folder import Options, read_manifest
 from tumoar.vocabulary.errors import BusyError, IntegrityError, OutputError, UsageError
 
 
-@pytest.fixture(autouse=True)
-def known_placement(monkeypatch):
-    monkeypatch.setattr(line, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {"gain": 0.5}))
+@pytest.fixture(autouse=True, scope="module")
+def known_placement():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line, "place_affine", lambda case, atlas: AffineResult(np.eye(4), {"gain": 0.5}))
+        yield
 
 
 def run(out, watch=None, **rest):
     job = Job(out, CONFIG, 3, **rest)
     return execute(small_head.case(), MODEL, job, watch or Watch(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def with_samples(tmp_path_factory):
+    out = tmp_path_factory.mktemp("samples") / "out"
+    return out, run(out, options=Options(samples=True))
 
 
 def bits(out):
@@ -61,11 +69,11 @@ class Interrupting(Watch):
             raise KeyboardInterrupt
 
 
-def test_the_last_words_show_the_outlined_volume_before_the_spread_of_the_samples(tmp_path):
+def test_the_last_words_show_the_outlined_volume_before_the_spread_of_the_samples(with_samples):
+    out, result = with_samples
     watch = Watch(quiet=True)
-    result = run(tmp_path / "out", watch)
-    summarize(*result, tmp_path / "out", watch)
-    row = next(r for r in read_manifest(tmp_path / "out")["volumes"] if r["name"] == "GTV")
+    summarize(*result, out, watch)
+    row = next(r for r in read_manifest(out)["volumes"] if r["name"] == "GTV")
     low, high = result[0].volume("GTV").spread(0.90)
     said = f"GTV {row['outlined_cm3']:.1f} cm³ (outlined); spread of the samples {low:.1f}–{high:.1f} cm³"
     assert any(line.endswith(said) for line in watch.lines), watch.lines
@@ -116,9 +124,9 @@ def test_a_run_is_published_resumed_and_kept(tmp_path):
     assert "ablation.tsv" in read_manifest(out)["files"]
 
 
-def test_samples_are_written_when_asked_for(tmp_path):
-    result, _ = run(tmp_path / "out", options=Options(samples=True))
-    folder = tmp_path / "out" / "samples"
+def test_samples_are_written_when_asked_for(with_samples):
+    out, (result, _) = with_samples
+    folder = out / "samples"
     numbers = [f"sample_{n:03}" for n in range(1, 11)]
     assert {p.name for p in folder.iterdir()} == {
         f"{n}{part}.nii.gz" for n in numbers for part in ("", "_anatomy")

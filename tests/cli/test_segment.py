@@ -61,6 +61,7 @@ def test_swapped_contrasts_are_refused_before_any_work(command, tmp_path, capfd,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_trusted_contrasts_are_said_before_the_fit(tmp_path, capfd, monkeypatch):
     case = small_head.case()
     for place, name, value in stand_ins(replace(case, contrasts=case.contrasts[::-1])):

@@ -41,6 +41,7 @@ def test_images_and_truth_are_the_same_for_the_same_seed(codes, tmp_path):
     assert image.grid.spacing.tolist() == [1, 1, 3]
 
 
+@pytest.mark.slow
 def test_a_second_scan_shows_the_same_head_turned_and_its_truth_with_it(codes, tmp_path):
     given = {"contrast": ["T2"], "labels": codes, "core_ml": 0.0, "seed": 4, "independent": True}
     given["orientation"] = "sagittal"

@@ -60,6 +60,7 @@ def test_training_goes_on_from_its_checkpoint_alone(masks, tmp_path, monkeypatch
         shape(masks, output=tmp_path / "other.npz", checkpoints=folder, **common | {"seed": 4})
 
 
+@pytest.mark.slow
 def test_blas_has_one_thread_while_it_trains(masks, tmp_path, monkeypatch):
     """Its sums depend on the number of its threads: with two the shipped priors came out with other bits."""
     seen = []
@@ -89,6 +90,7 @@ def test_the_paper_s_rule_goes_on_from_its_checkpoint(masks, tmp_path, monkeypat
     assert "--rule cd --steps 3 --step 0.05 --held-out 0 --validation 1" in command
 
 
+@pytest.mark.slow
 def test_a_trace_holds_each_step_once(masks, tmp_path, monkeypatch):
     """Also of a run that was continued, and of steps after its last checkpoint, which are done again."""
     common = {"maps": "y", "core": "2", "rule": "cd", "held_out": 0, "validation": 0, "seed": 3}
@@ -177,7 +179,7 @@ def test_images_are_no_masks(tmp_path):
         read_shapes([path], [2])
 
 
-@pytest.mark.parametrize("rule", ["recovery", "cd"])
+@pytest.mark.parametrize("rule", [pytest.param("recovery", marks=pytest.mark.slow), "cd"])
 def test_thirty_masks_train_with_the_default_split_and_any_step(tmp_path, rule):
     """Six patients held out and three watched; the size of the step changes the model."""
     paths = [tmp_path / f"p{n}-000.nii.gz" for n in range(30)]

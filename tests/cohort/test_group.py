@@ -4,6 +4,7 @@ import base64
 import csv
 import json
 import re
+import shutil
 import struct
 import zlib
 from dataclasses import replace
@@ -25,20 +26,32 @@ def page():
     return render(report_data(small_result(), [Note("B43", "no tumor found")], {}))
 
 
-@pytest.fixture
-def study(tmp_path, page):
-    """Two done, one of them with pictures and a flag; one failed, one missing, one begun, one not run."""
+def members(folder):
     kinds = {"1": "good", "2": "good", "3": "bad", "4": "good", "5": "good", "6": "good"}
-    who, how = subjects(tmp_path / "images", kinds), order(tmp_path / "out")
+    who, how = subjects(folder / "images", kinds), order(folder / "out")
     who[3] = replace(who[3], code=3, problem="E3-B61 T1c: no such file | file: JANE.nii.gz | found: <b>")
+    return who, how
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory, page):
+    """Two done, one of them with pictures and a flag; one failed, one missing, one begun, one not run."""
+    folder = tmp_path_factory.mktemp("study")
+    who, how = members(folder)
     for subject in who[:3]:
         supervise(subject, how)
     manifest = read_manifest(how.result("sub-1"))
     manifest |= {"status": "NEEDS REVIEW", "notes": [{"id": "B43", "text": "no tumor found <i>"}]}
     (how.result("sub-1") / "report.html").write_text(page, encoding="utf-8")
     write_manifest(how.result("sub-1"), manifest)
-    (tmp_path / "out" / "results" / ".sub-5.checkpoints").mkdir()
-    return who, how
+    (folder / "out" / "results" / ".sub-5.checkpoints").mkdir()
+    return folder
+
+
+@pytest.fixture
+def study(tmp_path, template):
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    return members(tmp_path)
 
 
 def read(how):

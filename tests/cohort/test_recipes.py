@@ -59,6 +59,7 @@ def test_certificates_are_closed_to_others(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path.name
 
 
+@pytest.mark.slow
 def test_the_recipe_for_slurm_runs_over_tls_and_leaves_nothing(tmp_path):
     """Scheduler, worker and client on one machine; the one subject has no image, so it fails at once."""
     (tmp_path / "raw" / "sub-01").mkdir(parents=True)

@@ -143,7 +143,10 @@ def test_marginals_sum_to_one():
         assert 0.05 < np.median(tumor) < 0.95  # nothing is proved where the answer is clear
 
 
-@pytest.mark.parametrize("name", ["cRBM", "cRBM in a row", "MRF", "held, unseen, unused", "flat"])
+@pytest.mark.parametrize(
+    "name",
+    ["cRBM", "cRBM in a row", pytest.param("MRF", marks=pytest.mark.slow), "held, unseen, unused", "flat"],
+)
 def test_sampler_agrees_with_enumeration(name):
     model = ENUMERATED[name]
     D = data(model)
@@ -155,7 +158,9 @@ def only_where_it_is(likely, drawn, allowed):
     return np.where(allowed & (drawn > 0), np.uint8(2), np.uint8(0))
 
 
-@pytest.mark.parametrize("name", ["cRBM", "MRF", "held, unseen, unused"])
+@pytest.mark.parametrize(
+    "name", ["cRBM", "held, unseen, unused", pytest.param("MRF", marks=pytest.mark.slow)]
+)
 def test_a_region_that_was_found_in_the_burn_in_changes_no_probability(name, monkeypatch):
     """Two of three sweeps draw tumor only where it was when the burn-in ended, and hold it elsewhere."""
     monkeypatch.setattr(gibbs, "find_active_region", only_where_it_is)

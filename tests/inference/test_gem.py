@@ -35,6 +35,7 @@ def most_probable(case: small_head.Case, fit: gem.Fit) -> joint.Labels:
     return gibbs.find_most_probable(fit, v, with_tumor, QUICK.u)
 
 
+@pytest.mark.slow
 def test_the_objective_never_falls_while_the_prior_of_tumor_is_flat():
     case = small_head.case(shift=(1.5, -1.0, 1.0), bias=0.15)
     flat = QUICK.model_copy(update={"locality": 0.0})
@@ -169,12 +170,18 @@ def test_releasing_the_core_changes_no_likelihood():
 SPACING = (1.0, 1.0, 1.0)
 
 
-def start(before: joint.Labels, bright: np.ndarray | None = None, solid: np.ndarray | None = None):
+def start(
+    before: joint.Labels,
+    bright: np.ndarray | None = None,
+    solid: np.ndarray | None = None,
+    opened: bool = False,
+):
     """Initial labels; by default everything is bright, and the atlas expects solid brain nowhere."""
     shape = before.z.shape
     bright = np.ones(shape, bool) if bright is None else bright
     solid = np.zeros(shape, bool) if solid is None else solid
-    return initialise.initialize_labels(before, bright, solid, SPACING, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    return initialise.initialize_labels(before, bright, solid, SPACING, rng, opened=opened)
 
 
 def test_tumor_inside_a_rim_of_core_becomes_core():
@@ -189,18 +196,39 @@ def test_tumor_inside_a_rim_of_core_becomes_core():
     assert after.y[r > 12].sum() == 0
 
 
+def test_a_rim_that_surgery_has_opened_is_filled_in_planes():
+    where = np.indices((48, 48, 48)) - 23.5
+    r = np.sqrt((where**2).sum(0))
+    z = (r < 16).astype(np.uint8)
+    corridor = (np.hypot(where[0], where[1]) < 9) & (where[2] > 0)
+    before = joint.Labels(np.ones_like(z), z, ((r > 10) & (r < 13) & ~corridor).astype(np.uint8))
+    inside = (r < 10) & (where[2] < 5)
+    assert start(before, opened=True).y[inside].all()
+    assert start(before).y[inside].mean() < 0.5
+
+
 def test_necrosis_taken_for_normal_tissue_inside_a_rim_becomes_core_and_expected_fluid_does_not():
     r = np.sqrt(((np.indices((48, 48, 48)) - 23.5) ** 2).sum(0))
-    z = ((r > 8) & (r < 15)).astype(np.uint8)
-    y = ((r > 8) & (r < 11)).astype(np.uint8)
+    z = ((r > 14) & (r < 19)).astype(np.uint8)
+    y = ((r > 14) & (r < 17)).astype(np.uint8)
     solid = np.arange(48) < 24 + np.zeros((48, 48, 1))
     after = start(joint.Labels(np.ones_like(z), z, y), solid=solid)
-    inside = r < 8
+    inside = r < 14
     np.testing.assert_array_equal(after.y[inside] == 1, solid[inside])
     np.testing.assert_array_equal(after.z[inside] == 1, solid[inside])
     assert (after.z[z == 1] == 1).all()
-    assert after.z[r > 15].sum() == 0
+    assert after.z[r > 19].sum() == 0
     assert (after.y <= after.z).all()
+
+
+def test_normal_brain_between_specks_of_core_is_not_filled():
+    y = np.zeros((48, 48, 48), np.uint8)
+    y[16:18, 16:32, 16:32], y[26:28, 16:32, 16:32] = 1, 1
+    z = y.copy()
+    z[30:40, 8:40, 8:40] = 1
+    after = start(joint.Labels(np.ones_like(z), z, y), solid=np.ones(z.shape, bool))
+    assert (after.z == z).all()
+    assert after.y[18:26].sum() == 0
 
 
 def test_the_atlas_expects_solid_brain_where_it_expects_neither_fluid_nor_what_is_outside():

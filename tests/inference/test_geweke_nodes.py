@@ -67,7 +67,7 @@ def scores(m: TinyMesh, draws: int, seed: int = 0) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    "name", ["cRBM", *(pytest.param(n, marks=pytest.mark.slow) for n in ("two cells", "rows that rest"))]
+    "name", [pytest.param(n, marks=pytest.mark.slow) for n in ("cRBM", "two cells", "rows that rest")]
 )
 def test_joint_distribution(name):
     z = scores(MODELS[name], 250)

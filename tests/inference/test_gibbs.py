@@ -188,6 +188,7 @@ def test_sweeps_between_full_ones_look_only_near_likely_tumor(small):
     assert np.array_equal(every.active, c.everywhere)
 
 
+@pytest.mark.slow
 def test_the_region_is_fixed_once_samples_are_counted(small):
     c, state = small
     c = replace(c, schedule=Schedule(full_every=3, burn_in=4))
@@ -223,6 +224,7 @@ def test_outside_the_region_tumor_is_held_at_its_value(shapes):
     assert len(drawn) > 5
 
 
+@pytest.mark.slow
 def test_rows_far_from_tumor_rest_between_their_turns(small):
     c, state = small
     c = replace(c, schedule=Schedule(full_every=6, rest_every=3, burn_in=10))

@@ -94,6 +94,7 @@ def test_families_reach_every_free_node_and_never_share_a_tetrahedron(prepared):
         assert np.array_equal(f.corners, placed.tetrahedra[f.tetrahedron])
 
 
+@pytest.mark.slow
 def test_first_steps_are_accepted_about_as_often_as_aimed_at(prepared, likelihoods):
     c, state = prepared
     now = state.mesh
@@ -129,21 +130,29 @@ def test_bits_do_not_depend_on_threads(prepared, likelihoods):
     assert len(set(found)) == 1
 
 
-def test_saved_and_loaded_it_continues_exactly(prepared):
+@pytest.mark.parametrize(
+    ("begin", "sweeps"),
+    [
+        pytest.param(0, 6, id="before the first move", marks=pytest.mark.slow),
+        pytest.param(1, 4, id="right after it"),
+        pytest.param(2, 6, id="between two", marks=pytest.mark.slow),
+    ],
+)
+def test_saved_and_loaded_it_continues_exactly(prepared, begin, sweeps):
     c, state = prepared
     straight = []
-    for _ in range(6):
+    for _ in range(sweeps):
         state, info = gibbs.sweep(c, state)
         straight.append(gibbs.to_arrays(state))
         assert (info.moved > 0) == (info.sweep % 2 == 0)
     assert {"mesh_nodes", "mesh_log_step"} <= set(straight[0])
-    for begin in (0, 1, 2):  # before the first move, right after it, and between two
-        state = gibbs.from_arrays({k: v.copy() for k, v in straight[begin].items()})
-        for expected in straight[begin + 1 :]:
-            state, _ = gibbs.sweep(c, state)
-            np.testing.assert_equal(gibbs.to_arrays(state), expected)
+    state = gibbs.from_arrays({k: v.copy() for k, v in straight[begin].items()})
+    for expected in straight[begin + 1 :]:
+        state, _ = gibbs.sweep(c, state)
+        np.testing.assert_equal(gibbs.to_arrays(state), expected)
 
 
+@pytest.mark.slow
 def test_a_sweep_that_moves_nodes_draws_the_rows_that_rest(prepared):
     c, state = prepared
     c = replace(c, schedule=Schedule(full_every=20, rest_every=20, burn_in=40, nodes_every=4))
@@ -156,6 +165,7 @@ def test_a_sweep_that_moves_nodes_draws_the_rows_that_rest(prepared):
     assert drawn == [2, 4, 8]  # the first after a full one, and those that move the nodes
 
 
+@pytest.mark.slow
 def test_while_nodes_do_not_move_nothing_changes(prepared):
     c, state = prepared
     still = replace(c, schedule=replace(c.schedule, nodes_every=100))
@@ -181,7 +191,7 @@ def exact(m: TinyMesh, L: np.ndarray, rng: np.random.Generator, draws: int) -> t
     return eta[near], weight / weight.sum()
 
 
-@pytest.mark.parametrize("name", ["cRBM", "two cells"])
+@pytest.mark.parametrize("name", ["cRBM", pytest.param("two cells", marks=pytest.mark.slow)])
 def test_moves_draw_from_the_posterior_of_the_nodes(name):
     m = MODELS[name]
     rng = np.random.default_rng(3)

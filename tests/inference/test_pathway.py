@@ -33,11 +33,11 @@ def mean_error(course, side, bend):
     ("scan", "allowed"),
     [
         ({}, 0.35),
-        ({"noise": 0.5, "seed": 1}, 0.5),
-        ({"slices": 3}, 0.7),
+        pytest.param({"noise": 0.5, "seed": 1}, 0.5, marks=pytest.mark.slow),
+        pytest.param({"slices": 3}, 0.7, marks=pytest.mark.slow),
         ({"slices": 5}, 1.2),
-        ({"slices": 5, "axis": 0}, 1.2),
-        ({"slices": 5, "axis": 1}, 1.2),
+        pytest.param({"slices": 5, "axis": 0}, 1.2, marks=pytest.mark.slow),
+        pytest.param({"slices": 5, "axis": 1}, 1.2, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -63,6 +63,7 @@ def test_a_course_reaches_from_globe_to_chiasm():
         assert course.radius[course.last] == pytest.approx(2.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_without_a_visible_nerve_the_course_is_that_of_the_atlas():
     for course, side in zip(found_in(head.case((-2.0, 2.0), shown=False)), head.SIDES):
         assert mean_error(course, side, (0.0, 0.0)) < 0.8
@@ -75,6 +76,7 @@ def test_tumor_tells_nothing_of_the_course():
         assert mean_error(course, side, (0.0, 0.0)) < 0.8
 
 
+@pytest.mark.slow
 def test_mirrored_images_give_mirrored_courses():
     bends = {"left": (2.0, -1.0), "right": (-2.0, 1.5)}
     case = head.case(bends=bends)
@@ -86,6 +88,7 @@ def test_mirrored_images_give_mirrored_courses():
         assert away.mean() < 0.1
 
 
+@pytest.mark.slow
 def test_the_two_courses_stay_apart():
     for bend in ((-3.0, 0.0), (3.0, 2.0)):
         left, right = found_in(head.case(bend))

@@ -93,6 +93,7 @@ def test_interpolation_keeps_places():
     assert tumor.resample((10, 4, 4), 1.0) is tumor
 
 
+@pytest.mark.slow
 def test_a_bias_field_does_not_swallow_a_large_tumor():
     """Bright in FLAIR over a third of the head: with a flat prior and free fields, the field takes it."""
     size = small_head.SIZE

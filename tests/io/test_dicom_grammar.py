@@ -134,6 +134,7 @@ def test_one_odd_slice_among_others(study, changes, number):
         path.write_bytes(whole)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(changes=edits((*GEOMETRY, *SIZES, *OTHERS)))
 def test_a_series_that_is_odd_in_every_slice(study, changes):

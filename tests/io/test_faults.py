@@ -56,6 +56,17 @@ def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
+def steps_of(count: int, every: int) -> list[int]:
+    """All steps, or every so many; always the last ones, where folders change places."""
+    return [n for n in range(1, count + 1) if n % every == 0 or n > count - 6]
+
+
+EVERY = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+ERRORS = pytest.mark.parametrize(
+    "error", [FULL, *(pytest.param(e, marks=pytest.mark.slow) for e in (READ_ONLY, BROKEN))]
+)
+
+
 @pytest.fixture(params=["at once", "in two steps"])
 def exchanging(request, monkeypatch):
     """With and without a system that can exchange two names."""
@@ -63,13 +74,15 @@ def exchanging(request, monkeypatch):
         monkeypatch.setattr(module, "exchange_names", lambda one, other: False)
 
 
-def test_killed_at_every_step_of_publishing(tmp_path, exchanging, request, record_property):
+@EVERY
+def test_killed_at_every_step_of_publishing(tmp_path, every, exchanging, request, record_property):
     fresh, out = tmp_path / "fresh", tmp_path / "there"
     fresh.mkdir()
     steps = count_steps(writing(fresh / "out", "new")) + 6
     assert steps > 20
-    record_property("tried", 2 * steps)
-    for step in range(1, steps + 1):
+    chosen = steps_of(steps, every)
+    record_property("tried", 2 * len(chosen))
+    for step in chosen:
         shutil.rmtree(fresh)
         fresh.mkdir()
         assert killed_at(writing(fresh / "out", "new"), step) in (KILLED, WELL)
@@ -86,13 +99,14 @@ def test_killed_at_every_step_of_publishing(tmp_path, exchanging, request, recor
         assert names(tmp_path) == ["fresh", "there"]
 
 
-def test_killed_at_every_step_of_adding(tmp_path, record_property):
+@EVERY
+def test_killed_at_every_step_of_adding(tmp_path, every, record_property):
     out = tmp_path / "out"
     writing(out, "k")()
     for text in ("one", "two"):  # a new file, then a file that changes
-        steps = count_steps(adding(out, text))
-        record_property("tried", steps)
-        for step in range(1, steps + 1):
+        steps = steps_of(count_steps(adding(out, text)), every)
+        record_property("tried", len(steps))
+        for step in steps:
             shutil.rmtree(out)
             writing(out, "k")()
             if text == "two":
@@ -106,13 +120,14 @@ def test_killed_at_every_step_of_adding(tmp_path, record_property):
             assert "coming" not in json.loads((out / MANIFEST).read_text())
 
 
-@pytest.mark.parametrize("error", [FULL, READ_ONLY, BROKEN])
-def test_a_disk_that_fails_at_any_step(tmp_path, error, exchanging, record_property):
+@ERRORS
+@EVERY
+def test_a_disk_that_fails_at_any_step(tmp_path, error, every, exchanging, record_property):
     out = tmp_path / "out"
     writing(out, "old")()
-    steps = count_steps(writing(out, "new"))
-    record_property("tried", steps)
-    for step in range(1, steps + 1):
+    steps = steps_of(count_steps(writing(out, "new")), every)
+    record_property("tried", len(steps))
+    for step in steps:
         writing(out, "old")()
         state = failing_at(writing(out, "new"), step, error)
         assert state in (REFUSED, WELL), f"step {step}: {state}"
@@ -121,13 +136,14 @@ def test_a_disk_that_fails_at_any_step(tmp_path, error, exchanging, record_prope
         assert names(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize("error", [FULL, READ_ONLY, BROKEN])
-def test_a_disk_that_fails_while_adding(tmp_path, error, record_property):
+@ERRORS
+@EVERY
+def test_a_disk_that_fails_while_adding(tmp_path, error, every, record_property):
     out = tmp_path / "out"
     writing(out, "k")()
-    steps = count_steps(adding(out, "one"))
-    record_property("tried", steps)
-    for step in range(1, steps + 1):
+    steps = steps_of(count_steps(adding(out, "one")), every)
+    record_property("tried", len(steps))
+    for step in steps:
         assert failing_at(adding(out, "one"), step, error) in (REFUSED, WELL)
         read_manifest(out)
 

@@ -26,7 +26,8 @@ from tumoar.result.cavity import find_fluid, review_cavity
 from tumoar.result.checks import review
 from tumoar.result.native import deliver
 from tumoar.result.scores import compare_organs
-from tumoar.vocabulary.contrasts import find_contrast
+from tumoar.result.state import read_state, write_state
+from tumoar.vocabulary.contrasts import find_contrast, fluid_is_identifiable
 from tumoar.vocabulary.errors import ModelFileError
 from tumoar.vocabulary.labels import add_cavity, default_labels
 
@@ -173,6 +174,17 @@ def opened():
     case = small_surgery.case_of(D)
     config = CONFIG.model_copy(update={"postop": True, "least_tumor": 0.0})
     return segment(case, MODEL, config, seed=0, keeper=Memory(), keeps_samples=True), cavity, core
+
+
+def test_the_stored_state_has_the_odds_of_the_chain(opened, tmp_path):
+    found, *_ = opened
+    write_state(tmp_path / "state.npz", found)
+    state = read_state(tmp_path / "state.npz")
+    box = tuple(slice(f, f + n) for f, n in zip(state.first, state.use.shape))
+    given = (found.fit.labels, found.case.contrasts, found.case.D, found.fit.theta)
+    kinds = model_cavity.find_kinds(model_cavity.find_fillings(*given))[box]
+    assert np.array_equal(state.fillings, kinds)
+    assert len(np.unique(kinds)) > 1
 
 
 def test_cavity_and_residual_of_the_small_head(opened):
@@ -357,3 +369,32 @@ def test_what_is_noted(opened, monkeypatch):
     assert note.level == "review"
     assert note.text.endswith("cm³ is thinner than 8 mm and follows the cavity's wall")
     assert note.action == "it may be due to surgery: check it"
+
+
+def test_fluid_is_clear_where_a_contrast_tells_it_from_necrosis():
+    contrasts = [find_contrast(n) for n in ("T1c", "FLAIR")]
+    mu = np.zeros((OPENED.Q, 2))
+    theta = Theta(np.ones(OPENED.Q), mu, np.tile(np.eye(2), (OPENED.Q, 1, 1)), np.zeros((2, 4, 4, 4)))
+    values = {"fluid": (-0.6, -0.6), "air": (-2.5, -2.5), "necrosis": (-0.6, 0.3), "dark": (-0.3, -0.3)}
+    D = np.array(list(values.values())).T[..., None, None]
+    D = np.tile(D.repeat(5, 1), (1, 1, 5, 5))  # slabs of five voxels, as 27 are averaged
+    found = model_cavity.find_clear(OPENED, contrasts, D, theta)[2::5, 2, 2]
+    assert dict(zip(values, found)) == {name: name in ("fluid", "air") for name in values}
+    fillings = model_cavity.find_fillings(OPENED, contrasts, D, theta)
+    assert dict(zip(values, fillings.any[2::5, 2, 2])) == {name: name != "necrosis" for name in values}
+    odds = model_cavity.find_odds(model_cavity.find_kinds(fillings), np.ones(D.shape[1:]))[2::5, 2, 2]
+    assert np.allclose(odds / odds[0], [1, 1, 0.1, 0.1])
+    assert not model_cavity.find_clear(OPENED, contrasts[:1], D[:1], theta).any()
+    without = model_cavity.find_fillings(OPENED, contrasts[:1], D[:1], theta)
+    assert np.array_equal(without.clear, without.any)
+    assert fluid_is_identifiable(contrasts)
+    assert not any(fluid_is_identifiable([find_contrast(n)]) for n in ("T1", "T1c", "T2", "CT", "FLAIR2"))
+
+
+def test_a_cavity_without_a_way_to_the_surface_is_noted(opened, monkeypatch):
+    found, *_ = opened
+    assert not any("no way" in note.text for note in review_cavity(found))
+    monkeypatch.setattr(result_cavity, "find_closed", lambda cavity, *given: cavity)
+    (note,) = (note for note in review_cavity(found) if "no way" in note.text)
+    assert note.text.endswith("cm³ of fluid has no way to the surface and counts as cavity")
+    assert (note.id, note.action) == ("cavity", "check that it is no cyst")

@@ -17,7 +17,7 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize("n", [9, 18, 21])
+@pytest.mark.parametrize("n", [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (18, 21))])
 @pytest.mark.parametrize("draws", DRAWS.values(), ids=DRAWS.keys())
 def test_a_new_value_is_covered_as_promised(draws, n, share):
     rng = np.random.default_rng(0)

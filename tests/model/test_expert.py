@@ -61,6 +61,7 @@ def test_probabilities_are_those_of_the_samples():
     assert (np.diff(chance_inside(NUMBERS, levels)) <= 0).all()
 
 
+@pytest.mark.slow
 def test_numbers_are_found_again_in_references_drawn_with_them():
     one, rng = part(WHOLE), np.random.default_rng(2)
     observed = [observe(one.border, full(m), rng) for (m,) in draw([one], 60, rng)]
@@ -70,6 +71,7 @@ def test_numbers_are_found_again_in_references_drawn_with_them():
     assert found.length == pytest.approx(NUMBERS.length, rel=0.3)
 
 
+@pytest.mark.slow
 def test_references_drawn_from_the_layer_are_covered():
     """Calibrate on some balls, predict others: balls of all sizes, references from the layer itself."""
     rng, hits, count = np.random.default_rng(3), dict.fromkeys(SHARES, 0), 0

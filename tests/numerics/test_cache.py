@@ -80,7 +80,16 @@ def test_a_folder_that_others_can_write_to_is_not_read(open_folder):
 
 
 @needs_root
-@pytest.mark.parametrize("kind", ["their folder", "their file", "their folder above", "their link"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "their file",
+        *(
+            pytest.param(k, marks=pytest.mark.slow)
+            for k in ("their folder", "their folder above", "their link")
+        ),
+    ],
+)
 def test_what_belongs_to_somebody_else_is_not_read(open_folder, kind):
     asked, trace = open_folder / "cache", open_folder / "trace"
     plant(asked / BELOW, trace)

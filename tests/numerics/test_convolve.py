@@ -80,9 +80,10 @@ def test_odds_are_accurate():
     np.testing.assert_allclose(1 / reference.odds(c), 1 / (1 + np.exp(-c.astype(float))), rtol=2e-5)
 
 
+@pytest.mark.slow
 def test_units_are_on_with_their_probability(bank):
     _, _, filters = bank
-    v = np.pad(volume("solid"), REACH)
+    v = np.pad(volume("solid", (9, 10, 12)), REACH)
     c = inputs(v, filters)
     p = 1 / (1 + np.exp(-c.astype(float)))
     n = 40

@@ -136,6 +136,7 @@ def is_named_wrongly(case):
     return False
 
 
+@pytest.mark.slow
 def test_a_t2_given_as_t1c_is_told():
     case = t2_like(0)
     assert is_named_wrongly(replace(case, contrasts=case.contrasts[::-1]))

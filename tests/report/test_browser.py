@@ -198,6 +198,7 @@ def test_margins_are_lines_that_go_and_come_back(browse, with_margins):
     assert [text for text in visit.said if "getImageData" not in text] == []  # the test's own reading
 
 
+@pytest.mark.slow
 def test_the_bar_shows_the_scale_of_the_map(browse, with_margins):
     visit = Visit(browse(SOFTWARE_GL), with_margins)
     assert visit.page.is_hidden("#bar")
@@ -210,6 +211,7 @@ def test_the_bar_shows_the_scale_of_the_map(browse, with_margins):
     assert visit.page.inner_text("#bar-top") == "1"
 
 
+@pytest.mark.slow
 def test_the_page_fits_a_phone_and_a4(browse, with_margins):
     """Nothing is wider than the screen; on paper, no table is wider than the page."""
     visit = Visit(browse(SOFTWARE_GL), with_margins)

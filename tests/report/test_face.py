@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from base64 import b64decode
 from dataclasses import replace
+from functools import cache
 from io import BytesIO
 from types import SimpleNamespace
 
@@ -38,9 +39,14 @@ SKIN = {  # mm from the center of the brain of the analytic head
 }
 
 
+@cache
+def analytic():
+    return analytic_head(2.0)
+
+
 def head(turn=None):
     """The analytic head as it is voted, in a world that may be turned."""
-    labels, grid = analytic_head(2.0)
+    labels, grid = analytic()
     position = np.zeros(256, np.uint8)
     position[TABLE.indices] = np.arange(TABLE.K)
     matrix = np.eye(4)
@@ -69,17 +75,21 @@ def unpacked(nifti):
 
 
 def test_whatever_was_outlined_is_shown():
-    result = head()
-    shown = face.shown(result)
+    result, shown = shown_of_head()
     organs = {part for organ in TABLE.organs for part in organ.structures}
     for name in organs:
         assert shown[result.votes.l == TABLE.l(name)].all(), name
 
 
+@cache
+def shown_of_head():
+    result = head()
+    return result, face.shown(result)
+
+
 @pytest.mark.parametrize("place", SKIN)
 def test_skin_is_left_out(place):
-    result = head()
-    shown = face.shown(result)
+    result, shown = shown_of_head()
     for side in (-1, 1):
         x, y, z = SKIN[place]
         at = np.rint(result.case.grid.index((side * x, y, z))).astype(int)
@@ -88,8 +98,7 @@ def test_skin_is_left_out(place):
 
 
 def test_in_front_of_the_middle_of_the_eyes_there_are_eyes_and_brain_alone():
-    result = head()
-    shown = face.shown(result)
+    result, shown = shown_of_head()
     grid = result.case.grid
     middle = int(np.ceil(grid.index((0, 72, 0))[1])) + 1
     below = int(grid.index((0, 0, -38))[2])  # where the face is, away from the brain
@@ -101,7 +110,7 @@ def test_in_front_of_the_middle_of_the_eyes_there_are_eyes_and_brain_alone():
 def test_front_is_where_the_atlas_has_it_however_the_head_lies():
     a, c = np.cos(0.6), np.sin(0.6)
     turn = np.array([[1, 0, 0], [0, a, -c], [0, c, a]])
-    assert np.array_equal(face.shown(head()), face.shown(head(turn)))
+    assert np.array_equal(shown_of_head()[1], face.shown(head(turn)))
 
 
 def test_a_lobe_that_the_fit_has_missed_stays_to_be_seen(monkeypatch):

@@ -16,6 +16,7 @@ def ball(center, radius):
 
 
 BRAIN = ball((30, 30, 30), 27)
+NOWHERE = np.zeros(SHAPE, bool)
 
 
 def test_a_cavity_reaches_the_surface_and_is_wide_enough():
@@ -23,10 +24,18 @@ def test_a_cavity_reaches_the_surface_and_is_wide_enough():
     deep = ball((22, 30, 30), 8)
     slit = BRAIN & (np.indices(SHAPE)[1] == 10) & (np.indices(SHAPE)[0] < 40)
     speck = ball((30, 30, 54), 2) & BRAIN
-    closed = find_closed(opened | deep | slit | speck, BRAIN, SPACING, 0.001)
+    closed = find_closed(opened | deep | slit | speck, BRAIN, NOWHERE, SPACING, 0.001)
     assert not (closed & opened).any()
     assert np.array_equal(closed, deep | slit | speck)
-    assert not find_closed(np.zeros(SHAPE, bool), BRAIN, SPACING, 0.001).any()
+    assert not find_closed(np.zeros(SHAPE, bool), BRAIN, NOWHERE, SPACING, 0.001).any()
+
+
+def test_a_cavity_whose_way_has_closed_is_one_where_the_images_show_fluid_and_not_necrosis():
+    deep, other = ball((22, 30, 30), 8), ball((42, 30, 30), 6)
+    slit = BRAIN & (np.indices(SHAPE)[1] == 10) & (np.indices(SHAPE)[0] < 40) & (np.indices(SHAPE)[0] > 20)
+    most, some = deep & (np.indices(SHAPE)[1] > 27), other & (np.indices(SHAPE)[1] > 33)
+    closed = find_closed(deep | other | slit, BRAIN, most | some | slit, SPACING, 0.001)
+    assert np.array_equal(closed, other | slit)
 
 
 def test_air_above_a_level_of_fluid_belongs_to_the_cavity():
@@ -34,9 +43,9 @@ def test_air_above_a_level_of_fluid_belongs_to_the_cavity():
     y = np.indices(SHAPE)[1]
     cavity = ball((30, 44, 30), 11) & BRAIN
     level = (y == 39) | (y == 40)
-    assert not find_closed(cavity & ~level, BRAIN, SPACING, 0.001).any()
+    assert not find_closed(cavity & ~level, BRAIN, NOWHERE, SPACING, 0.001).any()
     apart = (y >= 37) & (y <= 42)
-    assert find_closed(cavity & ~apart, BRAIN, SPACING, 0.001)[30, 35, 30]
+    assert find_closed(cavity & ~apart, BRAIN, NOWHERE, SPACING, 0.001)[30, 35, 30]
 
 
 def test_thin_enhancement_along_the_wall_is_told_from_a_nodule_on_it():

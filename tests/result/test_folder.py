@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import small_head
 from small_result import small_result
-from small_run import run
+from small_run import finished
 
 from tumoar.geometry.image import Grid
 from tumoar.io.nifti import read_nifti
@@ -28,7 +28,7 @@ ORGANS += ["OpticNrv_L", "OpticNrv_R", "Eye_L", "Eye_R", "Brain"]
 @pytest.fixture(scope="module")
 def result():
     """A result whose FLAIR came as 2 mm slices, flipped, and elsewhere."""
-    found = run()
+    found = finished()
     case = found.case
     affine = np.diag([-1.0, 1.0, 2.0, 1.0])
     affine[:3, 3] = [small_head.SIZE - 1 + 5.0, 0.0, 0.3]  # no slice halfway between two of ours: ties

@@ -11,10 +11,11 @@ from small_result import small_result
 from tumoar.inference.tally import Votes
 from tumoar.io.models import default_model
 from tumoar.result import organ_checks
-from tumoar.result.organ_checks import expected_organs, largest_piece, organs_lack, review_organs
+from tumoar.result.organ_checks import organs_lack, review_organs
 from tumoar.vocabulary.contrasts import find_contrast
 from tumoar.vocabulary.labels import default_labels
 from tumoar.vocabulary.notes import find_lacking, needs_review
+from tumoar.vocabulary.organs import expected_organs
 
 TABLE = default_labels()
 SEEN = dict.fromkeys((o.name for o in TABLE.organs), 1.0)
@@ -86,6 +87,14 @@ def test_pieces_are_noted_with_their_number():
     assert found(result_with(("left hippocampus", crumb))) == []
 
 
+def test_every_piece_that_is_no_speck_is_noted():
+    mask = ball((16, 24, 24), 3.0) | ball((38, 24, 24), 0.06)
+    assert found(result_with(("left hippocampus", mask))) == [("pieces", "Hippocampus_L")]
+    large = ball((18, 24, 24), 21) | ball((43, 24, 24), 0.04)
+    (note,) = review_organs(result_with(("brainstem", large)), SEEN)
+    assert "is in 2 pieces, the largest has 99%" in note.text
+
+
 @pytest.mark.parametrize("cm3", [0.9, 7.0])
 def test_volumes_that_no_adult_has_are_noted(cm3):
     made = result_with(("right hippocampus", ball((24, 24, 24), cm3)))
@@ -125,6 +134,22 @@ def test_ct_alone_does_not_show_hippocampi():
         assert (("unseen-organ", "Hippocampus_L") in found(seen_by)) == expected
 
 
+@pytest.mark.parametrize(
+    ("slices", "voxels", "noted"), [(24, 12, True), (24, 9, False), (38, 12, True), (39, 12, False)]
+)
+def test_metal_in_the_slices_of_an_organ_is_noted(slices, voxels, noted):
+    """The organ reaches from slice 15 to 33; metal lies far to the side."""
+    made = result_with(("left hippocampus", ball((24, 24, 24), 3.4)))
+    votes, D = made.votes, made.case.D[:1].copy()
+    D[0] = 0.3
+    D[0, 40, 2 : 2 + voxels, slices] = 30.71
+    for name in ("CT", "T1c"):
+        case = replace(made.case, D=D, contrasts=(find_contrast(name),), inputs=made.case.inputs[:1])
+        seen_by = replace(made, case=case)
+        seen_by.__dict__["votes"] = votes
+        assert (("metal", "Hippocampus_L") in found(seen_by)) == (noted and name == "CT")
+
+
 def test_an_organ_of_the_atlas_that_was_not_found_is_noted():
     made = result_with(("left hippocampus", ball((24, 24, 24), 3.5)))
     atlas = made.fit.placed.atlas
@@ -134,14 +159,6 @@ def test_an_organ_of_the_atlas_that_was_not_found_is_noted():
     known = replace(made, fit=replace(made.fit, placed=placed))
     known.__dict__["votes"] = made.votes
     assert found(known) == [("organ-volume", "OpticChiasm")]
-
-
-def test_pieces_that_touch_at_a_corner_are_one():
-    mask = np.zeros((4, 4, 4), bool)
-    mask[0, 0, 0] = mask[1, 1, 1] = True
-    assert largest_piece(mask) == (1.0, 1)
-    mask[3, 3, 3] = True
-    assert largest_piece(mask) == (pytest.approx(2 / 3), 2)
 
 
 def test_a_volume_just_outside_the_range_reads_as_outside():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_result import small_result
 
-from tumoar.app.pipeline import _choose_gtv
+from tumoar.app.pipeline import _choose_targets
 from tumoar.io.rois import look_of
 from tumoar.result.checks import review
 from tumoar.result.parts import describe_gtv, find_islands, gtv_is_whole, uses_whole_tumor, widen_gtv
@@ -94,7 +94,7 @@ def without_core():
 
 
 def test_where_nothing_enhances_every_output_has_the_whole_tumor_and_a_note():
-    result = _choose_gtv(without_core())
+    result = _choose_targets(without_core())
     assert gtv_is_whole(result.table)
     np.testing.assert_array_equal(result.mask("GTV"), result.votes.z == 1)
     assert result.volume("GTV").mean == pytest.approx(result.volume("Edema").mean)
@@ -106,7 +106,7 @@ def test_where_nothing_enhances_every_output_has_the_whole_tumor_and_a_note():
 
 def test_an_empty_gtv_is_only_had_by_asking_and_is_noted():
     result = without_core()
-    result = _choose_gtv(replace(result, config=result.config.model_copy(update={"gtv": "enhancing"})))
+    result = _choose_targets(replace(result, config=result.config.model_copy(update={"gtv": "enhancing"})))
     assert not result.mask("GTV").any()
     assert "the GTV is empty" in next(n.text for n in review(result) if n.id == "T51")
 
@@ -115,9 +115,9 @@ def test_an_enhancing_tumor_keeps_its_core_unless_asked():
     result = small_result()
     result = replace(result, tallies=result.tallies)
     core = result.votes.y.sum() / 1000
-    kept = _choose_gtv(result)
+    kept = _choose_targets(result)
     assert gtv_is_whole(kept.table) == (core < 0.5)
-    asked = _choose_gtv(replace(result, config=result.config.model_copy(update={"gtv": "flair"})))
+    asked = _choose_targets(replace(result, config=result.config.model_copy(update={"gtv": "flair"})))
     assert gtv_is_whole(asked.table)
     assert "as asked for" in next(n.text for n in review(asked) if n.id == "T51")
 

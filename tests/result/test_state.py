@@ -1,8 +1,10 @@
 """The stored state of a chain: read back as it was, within the stated rounding."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from small_run import run
+from small_run import finished
 
 from tumoar.model.atlas import pi
 from tumoar.numerics.voxels import WITH_DATA
@@ -11,7 +13,9 @@ from tumoar.result.state import NATS, STEP, read_state, write_state
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    result = run()
+    result = finished()
+    factor = np.random.default_rng(0).uniform(0.02, 1, result.fit.factor.shape).astype(np.float16)
+    result = replace(result, fit=replace(result.fit, factor=factor))
     path = tmp_path_factory.mktemp("state") / "state.npz"
     write_state(path, result)
     return result, read_state(path)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small_head
-from small_run import CONFIG, run
+from small_run import CONFIG, finished
 
 from tumoar.geometry.image import Grid
 from tumoar.io.manifest import digest_files, read_manifest
@@ -40,7 +40,7 @@ def oblique() -> Grid:
 
 @pytest.fixture(scope="module")
 def result():
-    return run()
+    return finished()
 
 
 @pytest.fixture(scope="module", params=["own", pytest.param("oblique", marks=pytest.mark.slow)])
@@ -128,6 +128,7 @@ def test_strokes_stay_others_follow_and_nothing_changes_far_away(folder):
     assert all(np.array_equal(session.mask(n), session.automatic(n)) for n in session.names)
 
 
+@pytest.mark.slow
 def test_the_same_strokes_give_the_same_bits(folder):
     found = []
     for _ in range(2):
@@ -151,6 +152,7 @@ def test_cancelled_sampling_changes_nothing(folder):
     assert session.sample_again() == ()
 
 
+@pytest.mark.slow
 def test_a_stroke_painted_while_sampling_is_not_lost(folder):
     session, other = Session.open(folder), Session.open(folder)
     spot = np.argwhere(session.mask("Brain") & ~session.mask("GTV") & ~session.mask("Edema"))[:1]
@@ -169,6 +171,7 @@ def test_a_stroke_painted_while_sampling_is_not_lost(folder):
     assert not session.mask("GTV")[tuple(spot[0])]
 
 
+@pytest.mark.slow
 def test_strokes_outside_the_head_are_taken_as_drawn(folder):
     session = Session.open(folder)
     session.paint("GTV", True, np.array([[0, 0, 0], [0, 0, 1]]))
@@ -200,6 +203,7 @@ def test_a_result_of_an_earlier_version_takes_what_is_drawn(folder, tmp_path):
     assert session.mask("GTV")[1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_corrected_organ_follows_beyond_the_slice(folder):
     session = Session.open(folder)
     center = middle(session.mask("Brain"))
@@ -217,6 +221,7 @@ def test_a_corrected_organ_follows_beyond_the_slice(folder):
     assert len(np.unique(grown[:, 2])) > 1, "the neighboring slices follow"
 
 
+@pytest.mark.slow
 def test_a_sampling_that_was_killed_before_it_was_recorded_is_done_again(folder):
     session = Session.open(folder)
     session.paint("GTV", True, disk(session, middle(session.mask("GTV")), 4))
@@ -230,6 +235,7 @@ def test_a_sampling_that_was_killed_before_it_was_recorded_is_done_again(folder)
     assert np.array_equal(Session.open(folder).mask("GTV"), again.mask("GTV"))
 
 
+@pytest.mark.slow
 def test_a_full_disk_refuses_the_sampling_and_keeps_the_strokes(folder, monkeypatch):
     session = Session.open(folder)
     session.paint("GTV", True, disk(session, middle(session.mask("GTV")), 4))
@@ -249,6 +255,7 @@ def test_a_full_disk_refuses_the_sampling_and_keeps_the_strokes(folder, monkeypa
     assert (folder / RECORD).stat().st_size > len(lines), "the sampling is recorded"
 
 
+@pytest.mark.slow
 def test_an_organ_that_was_erased_wholly_is_exported_as_empty(folder):
     session = Session.open(folder)
     ball = disk(session, middle(session.mask("Brain")), 5)

@@ -65,7 +65,10 @@ def sampled(scene, state, allowed, evidence, seeds=8):
 NOTHING = (np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.float32))
 
 
-@pytest.mark.parametrize("told", [CORE, NONE, EDEMA, NONE | CORE, NONE | EDEMA])
+@pytest.mark.parametrize(
+    "told",
+    [EDEMA, NONE | CORE, *(pytest.param(t, marks=pytest.mark.slow) for t in (CORE, NONE, NONE | EDEMA))],
+)
 def test_what_is_held_leaves_the_others_their_conditional_distribution(told):
     level = np.array([0, 1, 2, 0, 1, 0, 0, 2]).reshape(SHAPE)
     region = np.ones(SHAPE, bool)

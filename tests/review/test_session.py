@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -21,11 +22,16 @@ from tumoar.vocabulary.errors import BusyError, IntegrityError, UsageError
 SPOT = np.array([[3, 4, 5], [3, 4, 6], [4, 4, 6]])
 
 
-@pytest.fixture
-def folder(tmp_path):
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    out = tmp_path_factory.mktemp("session") / "out"
     write_result(out, small_result(), [], {"reference": "T1c"}, Options(), lambda manifest: "", [])
     return out
+
+
+@pytest.fixture
+def folder(template, tmp_path):
+    return shutil.copytree(template, tmp_path / "out")
 
 
 def test_runs_hold_every_voxel_of_a_stroke():

@@ -109,5 +109,5 @@ def test_parts_in_the_brain_and_outside_it_are_refused():
     rows = list(FINE.structures)
     for name in ("third ventricle",):
         rows[FINE.l(name)] = replace(rows[FINE.l(name)], in_brain=False)
-    with pytest.raises(ModelFileError, match="only some parts of 'CSF'"):
+    with pytest.raises(ModelFileError, match="only some parts of CSF"):
         replace(FINE, structures=tuple(rows))

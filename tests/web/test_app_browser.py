@@ -36,6 +36,7 @@ def write_nifti(path):
     return path
 
 
+@pytest.mark.slow
 def test_a_case_from_files_to_its_result(page, tmp_path):
     files = [write_nifti(tmp_path / name) for name in ("Doe_T1c.nii.gz", "scan.nii.gz")]
     work, said, asked = tmp_path / "work", [], []

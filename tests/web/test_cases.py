@@ -17,12 +17,14 @@ import psutil
 import pytest
 from starlette.testclient import TestClient
 
+from tumoar.cli import main
 from tumoar.vocabulary.errors import BusyError, TumoarError, UsageError
 from tumoar.web import uploads as uploads_module
 from tumoar.web.app import work_app
 from tumoar.web.cases import Cases
 from tumoar.web.findings import guess_contrast
 from tumoar.web.progress import Progress
+from tumoar.web.server import bind
 
 COMMAND = (sys.executable, fake_segment.__file__)
 PATIENCE = 120
@@ -265,6 +267,16 @@ def test_progress_never_goes_back_and_gives_no_time_too_early():
 # ---- the whole command -------------------------------------------------------------------------------------
 
 
+def test_a_taken_port_is_refused(tmp_path, capfd):
+    taken = bind(0)
+    taken.listen()
+    with taken, pytest.raises(SystemExit) as end:
+        main(["app", str(tmp_path / "work"), "--no-browser", "--port", str(taken.getsockname()[1])])
+    assert end.value.code == 2
+    assert capfd.readouterr().err.startswith("E2-port cannot listen on this port")
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_the_server_quietly_and_a_taken_port_is_refused(tmp_path):
     words = [sys.executable, "-m", "tumoar", "app", str(tmp_path / "work"), "--no-browser"]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

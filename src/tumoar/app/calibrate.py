@@ -92,6 +92,9 @@ def compare_tumor(result: Stored, core: Mask, whole: Mask, rng: np.random.Genera
 
     A structure that either of them lacks says nothing about a displacement.
     """
+    conditions, contrasts = conditions_of(result.manifest).tumor, contrasts_of(result.manifest)
+    if not result.table.has_tumor:
+        return Compared(conditions, contrasts, {})
     tumor = tumor_of_stored(result)
     references = {"core": core, "whole": whole}
     observed = {}
@@ -102,14 +105,9 @@ def compare_tumor(result: Stored, core: Mask, whole: Mask, rng: np.random.Genera
     parts = tumor.omitted_parts()
     sizes = np.bincount(parts.ravel())[1:]
     inside = np.bincount(parts[whole], minlength=len(sizes) + 1)[1:]
-    return Compared(
-        conditions_of(result.manifest).tumor,
-        contrasts_of(result.manifest),
-        observed,
-        len(sizes),
-        int((2 * inside > sizes).sum()),
-        bool(observed) and not (tumor.whole & whole).any(),
-    )
+    confirmed = int((2 * inside > sizes).sum())
+    is_apart = bool(observed) and not (tumor.whole & whole).any()
+    return Compared(conditions, contrasts, observed, len(sizes), confirmed, is_apart)
 
 
 def compare_organs(result: Stored, references: Mapping[str, Mask], rng: np.random.Generator) -> Compared:

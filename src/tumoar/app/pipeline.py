@@ -23,7 +23,7 @@ from tumoar.model.gmm import Theta
 from tumoar.placement.affine import AffineResult, place_affine
 from tumoar.placement.tissue_order import check_order
 from tumoar.result.checks import check_coverage
-from tumoar.result.parts import uses_whole_tumor, widen_gtv
+from tumoar.result.parts import drop_targets, uses_whole_tumor, widen_gtv
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.contrasts import core_is_identifiable, drop_added_bounds, tumor_is_constrained
@@ -143,15 +143,17 @@ def segment(
     found = Segmentation(
         case, model.labels, placement, fit, theta, tallies, infos, config, seed, clock, last=last
     )
-    return _choose_gtv(found)
+    return _choose_targets(found)
 
 
-def _choose_gtv(result: Segmentation) -> Segmentation:
-    """Widen the GTV to the whole tumor where the settings, or the tumor, ask for it."""
+def _choose_targets(result: Segmentation) -> Segmentation:
+    """Make the GTV the whole tumor where settings or tumor ask for it; organs alone have no targets."""
+    if not result.config.tumor:
+        return replace(result, table=drop_targets(result.table))
     cubic = result.case.grid.voxel_volume / 1000
     core, whole = (float(v.sum()) * cubic for v in (result.votes.y, result.votes.z))
     identifiable = core_is_identifiable(result.case.contrasts)
-    if result.config.tumor and uses_whole_tumor(result.config.gtv, core, whole, identifiable):
+    if uses_whole_tumor(result.config.gtv, core, whole, identifiable):
         return replace(result, table=widen_gtv(result.table))
     return result
 

@@ -37,11 +37,12 @@ from tumoar.radiotherapy.export import export
 from tumoar.radiotherapy.margins import Margins
 from tumoar.result.checks import review
 from tumoar.result.folder import Options, read_manifest
+from tumoar.result.parts import drop_targets
 from tumoar.result.segmentation import Segmentation
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.contrasts import default_contrasts
 from tumoar.vocabulary.errors import UsageError
-from tumoar.vocabulary.labels import add_cavity
+from tumoar.vocabulary.labels import LabelTable, add_cavity
 from tumoar.vocabulary.notes import Note, needs_review
 
 
@@ -130,7 +131,7 @@ def prepare(request: Request, watch: Watch, kernels: Warming) -> Prepared:
     if out is not None:
         require_place(out, request.files, overwrite=request.overwrite)
     model = load(request.model)
-    require_structures(request, add_cavity(model.labels) if config.postop and config.tumor else model.labels)
+    require_structures(request, _table_of(model.labels, config))
     kernels.start(count_contrasts(request))
     warm_blas()
     digests: dict[str, str] = {}
@@ -171,6 +172,13 @@ def prepare(request: Request, watch: Watch, kernels: Warming) -> Prepared:
         conditions=conditions,
     )
     return Prepared(case, model, job, given, series)
+
+
+def _table_of(labels: LabelTable, config: Config) -> LabelTable:
+    """The label table of a result with these settings."""
+    if not config.tumor:
+        return drop_targets(labels)
+    return add_cavity(labels) if config.postop else labels
 
 
 def calibration_for(

@@ -33,7 +33,7 @@ from tumoar.inference.noise_correlation import estimate_likelihood_exponent
 from tumoar.inference.schedule import Schedule, find_active_region
 from tumoar.inference.tumor_prior import TumorPrior
 from tumoar.model import joint
-from tumoar.model.cavity import find_fillings, find_odds
+from tumoar.model.cavity import Fillings, find_fillings, find_kinds, find_odds
 from tumoar.model.conditionals import make_sampler, update_theta
 from tumoar.model.generative import temper_priors
 from tumoar.model.gmm import Moments, Theta
@@ -155,18 +155,22 @@ def initialize_chain(
     prior = initialize_prior(
         labels, case.contrasts, case.D, use, pi, labels.x_of_l, tumor_mm3, mm3, config.gem
     )
-    own = _pack_prior(volume, pi, fit, case)
+    given = (fit.labels, case.contrasts, case.D, fit.theta)
+    fillings = None if labels.cavity is None else find_fillings(*given)
+    own = _pack_prior(volume, pi, fit, fillings)
     fixed_z = extend_to_core(fixed_z, fixed_y)
     first = find_most_probable(fit, volume, with_tumor, config.gem.u)
     rng = np.random.default_rng([seed, 0])
     if config.gibbs.start == "paper":
         first = turn_to_core(first, rng)
     else:
-        bright = find_enhancing(fit.labels, case.contrasts, case.D, fit.theta)
-        solid = find_solid(labels, pi) & labels.in_brain[first.l]
-        first = initialize_labels(first, bright, solid, spacing, rng)
-    if labels.cavity is not None:
-        first = open_cavity(first, labels, *find_fillings(fit.labels, case.contrasts, case.D, fit.theta))
+        bright, solid = find_enhancing(*given), find_solid(labels, pi)
+        if fillings is not None:
+            solid |= ~fillings.any  # whatever the atlas expects
+        solid &= labels.in_brain[first.l]
+        first = initialize_labels(first, bright, solid, spacing, rng, opened=fillings is not None)
+    if fillings is not None:
+        first = open_cavity(first, labels, fillings.clear, fillings.blood)
     first = apply_fixed(first, fixed_z, fixed_y, labels)
     region = (use != UNUSED) & (brain > 0)
     schedule = Schedule.from_settings(config.gibbs)
@@ -186,13 +190,13 @@ def initialize_chain(
     return chain, initialize_state(chain, theta, first, fit.nodes)
 
 
-def _pack_prior(volume: Volume, pi: npt.NDArray[np.float32], fit: Fit, case: Case) -> Prior:
+def _pack_prior(volume: Volume, pi: npt.NDArray[np.float32], fit: Fit, fillings: Fillings | None) -> Prior:
     """Pack π for the sampler, where the shape priors make a cavity rare; sides and location do not matter."""
     cavity = fit.labels.cavity
-    if cavity is None:
+    if cavity is None or fillings is None:
         return joint.pack_prior(volume, pi)
     rare = pi[..., cavity].copy()
-    pi[..., cavity] *= find_odds(fit.labels, case.contrasts, case.D, fit.theta, fit.factor)
+    pi[..., cavity] *= find_odds(find_kinds(fillings), fit.factor)
     packed = joint.pack_prior(volume, pi)
     pi[..., cavity] = rare
     return packed

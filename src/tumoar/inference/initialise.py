@@ -249,22 +249,43 @@ def find_solid(labels: LabelTable, pi: Array) -> Mask:
 
 
 def initialize_labels(
-    labels: joint.Labels, bright: Mask, solid: Mask, spacing: Sequence[float], rng: np.random.Generator
+    labels: joint.Labels,
+    bright: Mask,
+    solid: Mask,
+    spacing: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    opened: bool = False,
 ) -> joint.Labels:
     """Initial labels: core where it is `bright`, and in what it encloses of tumor and of `solid` brain.
 
     The single Gaussian of core in the simplified model may have settled in edema, so core that does not
     enhance is removed. An enhancing rim is filled: the necrosis in it looks like edema, or is taken for
-    fluid or deep gray matter. If nothing is enclosed, a random fifth of the edema becomes core (section 3.3).
-    The start changes burn-in, not the posterior.
+    fluid or deep gray matter. Brain that was not taken for tumor counts only if much of it is farther from
+    core than a gap is wide: between specks of core it is normal. A rim that surgery has `opened` need only
+    enclose in one of three planes. If nothing is enclosed, a random fifth of the edema becomes core (section
+    3.3). The start changes burn-in, not the posterior.
     """
     is_core, is_tumor = (labels.y == 1) & bright, labels.z == 1
-    reached = ndimage.binary_fill_holes(distance_to(is_core, spacing) <= GAP)
-    enclosed = (distance_to(~reached, spacing) > GAP) & (is_tumor | solid) & ~is_core
-    if enclosed.sum() > ENCLOSED * is_tumor.sum():
+    distance, much = distance_to(is_core, spacing), ENCLOSED * is_tumor.sum()
+    reached = _fill_holes(distance <= GAP, in_planes=opened)
+    inside = solid & ~is_tumor & ~is_core
+    if not opened and (inside & reached & (distance > GAP)).sum() <= much:
+        inside = np.zeros_like(is_core)
+    enclosed = (distance_to(~reached, spacing) > GAP) & (is_tumor | inside) & ~is_core
+    if enclosed.sum() > much:
         z, y = ((v | enclosed).astype(np.uint8) for v in (labels.z == 1, is_core))
         return joint.Labels(labels.l, z, y)
     return turn_to_core(joint.Labels(labels.l, labels.z, is_core.astype(np.uint8)), rng)
+
+
+def _fill_holes(mask: Mask, *, in_planes: bool) -> Mask:
+    """The mask with its holes, and with those of its slices along each axis if asked for."""
+    out = ndimage.binary_fill_holes(mask)
+    for axis in range(3 if in_planes else 0):
+        plane = np.expand_dims(ndimage.generate_binary_structure(2, 1), axis)
+        out |= ndimage.binary_fill_holes(mask, plane)
+    return np.asarray(out)
 
 
 def open_cavity(labels: joint.Labels, table: LabelTable, filling: Mask, blood: Mask) -> joint.Labels:
@@ -272,7 +293,7 @@ def open_cavity(labels: joint.Labels, table: LabelTable, filling: Mask, blood: M
 
     In the simplified model core has a single Gaussian, which is the enhancing part or, where nothing
     enhances, settles in blood. Necrosis is then taken for fluid, and blood for core. A voxel of the cavity
-    that can be no `filling` therefore starts as core, and `blood` in the tumor as cavity.
+    that is not clearly a `filling` therefore starts as core, and `blood` in the tumor as cavity.
     """
     assert table.cavity is not None
     found = labels.l == table.cavity

@@ -23,7 +23,7 @@ from tumoar.model.atlas import Atlas
 from tumoar.model.bias import field
 from tumoar.model.gmm import Theta
 from tumoar.model.theta_prior import Quadratic, ThetaPrior
-from tumoar.vocabulary.contrasts import Contrast, select_constraints
+from tumoar.vocabulary.contrasts import Contrast, fluid_is_identifiable, select_constraints
 from tumoar.vocabulary.labels import LabelTable, add_cavity
 
 Array = npt.NDArray[np.floating]
@@ -38,6 +38,14 @@ SHARE = 0.3
 """Prior odds of cavity to core in Algorithm 1, where the atlas expects no fluid."""
 BLOOD_SHARE = 30.0
 """The same where the images show blood. Each of the three Gaussians of core can become wide enough for it."""
+UNLIKE_SHARE = 0.03
+"""The same where the images show nothing that clearly fills a cavity. Its fluid can widen until it holds
+necrosis."""
+SHARES = (UNLIKE_SHARE, SHARE, BLOOD_SHARE)
+"""The same by what the images show (`find_kinds`)."""
+CLEAR = 1.6
+"""Factor by which clear fluid differs at least from white and gray matter: half of the way from white matter
+to CSF in T1, on a log scale. Necrosis may be within the bounds on the mean of fluid, which are wider."""
 FIRM = 1e5
 """Voxels that the prior of the covariances of air and blood is worth: more than a cavity has."""
 WHITE, FLUID = "GWM", "CSF"
@@ -56,6 +64,14 @@ class Filling(NamedTuple):
     mean: float
     deviation: float
     spread: float
+
+
+class Fillings(NamedTuple):
+    """(X, Y, Z) where the images show any filling, one that is not necrosis (if they tell), and blood."""
+
+    any: Mask
+    clear: Mask
+    blood: Mask
 
 
 def open_atlas(atlas: Atlas, *, blood: bool = True) -> Atlas:
@@ -158,25 +174,41 @@ def find_blood(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, thet
     return np.asarray(out | (beside & is_within_bounds("blood", *given, averaged=False)))
 
 
-def find_fillings(
-    labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta
-) -> tuple[Mask, Mask]:
-    """(X, Y, Z) where D, or its average, is within the bounds of any filling; and where there is blood."""
+def find_fillings(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Fillings:
+    """Where D, or its average, is within the bounds of what fills a cavity."""
     blood = find_blood(labels, contrasts, D, theta)
-    out = blood
+    within = blood | _find_fluid(labels, contrasts, D, theta)
+    clear = find_clear(labels, contrasts, D, theta) | blood
+    return Fillings(within, clear if fluid_is_identifiable(contrasts) else within, blood)
+
+
+def find_clear(labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta) -> Mask:
+    """(X, Y, Z) where D is clear fluid or air; nowhere if no contrast tells fluid from necrosis."""
+    if not fluid_is_identifiable(contrasts):
+        return np.zeros(D.shape[1:], bool)
+    return _find_fluid(labels, contrasts, D, theta, least=float(np.log(CLEAR)))
+
+
+def _find_fluid(
+    labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta, least: float = 0.0
+) -> Mask:
+    """(X, Y, Z) where D, or its average, is within the bounds of fluid or of air."""
+    out = np.zeros(D.shape[1:], bool)
     for name in FILLINGS[:2]:
         for averaged in (False, True):
-            out = out | is_within_bounds(name, labels, contrasts, D, theta, averaged=averaged)
-    return out, blood
+            out |= is_within_bounds(name, labels, contrasts, D, theta, averaged=averaged, least=least)
+    return out
 
 
-def find_odds(
-    labels: LabelTable, contrasts: Sequence[Contrast], D: Array, theta: Theta, factor: Array
-) -> Array:
+def find_kinds(found: Fillings) -> npt.NDArray[np.uint8]:
+    """(X, Y, Z) index into `SHARES`, by what the images show."""
+    return np.select([found.blood, found.clear], [2, 1], 0).astype(np.uint8)
+
+
+def find_odds(kinds: npt.NDArray[np.uint8], factor: Array) -> Array:
     """(X, Y, Z) factor on π of a cavity in Algorithm 1; `factor` is that on the prior of tumor."""
-    blood = find_blood(labels, contrasts, D, theta)
-    odds = np.where(blood, np.float32(BLOOD_SHARE / RARE), np.float32(SHARE / RARE))
-    return np.asarray(odds / np.maximum(factor.astype(np.float32), 1e-3))
+    share = np.array(SHARES, np.float32)[kinds]
+    return np.asarray(share / np.float32(RARE) / np.maximum(factor.astype(np.float32), 1e-3))
 
 
 def is_within_bounds(
@@ -187,10 +219,14 @@ def is_within_bounds(
     theta: Theta,
     *,
     averaged: bool,
+    least: float = 0.0,
 ) -> Mask:
-    """(X, Y, Z) True where D satisfies the bounds on the mean of what fills a cavity, in all contrasts."""
+    """(X, Y, Z) True where D, in all contrasts, is within the bounds on the mean of what fills a cavity.
+
+    Bounds that are closer to the tissue than `least`, in log intensity, count as that.
+    """
     gmm, component = labels.gmms[labels.x_of_component[_slice(labels).start]].name, FILLINGS.index(filling)
-    out = np.ones(D.shape[1:], bool)
+    out: Mask = np.asarray(np.isfinite(D).all(0))
     for n, contrast in enumerate(contrasts):
         for c in select_constraints(contrast, labels):
             if (c.gmm, c.component) == (gmm, component):
@@ -198,9 +234,9 @@ def is_within_bounds(
                 refs = [means[labels.component_slice(labels.x_named(ref))] for ref in c.refs]
                 values = _correct(D, theta, n, averaged=averaged)
                 if c.op == ">=":
-                    out &= values >= max(r.max() for r in refs) + c.log_offset
+                    out &= values >= max(r.max() for r in refs) + max(c.log_offset, least)
                 else:
-                    out &= values <= min(r.min() for r in refs) + c.log_offset
+                    out &= values <= min(r.min() for r in refs) + min(c.log_offset, -least)
     return out
 
 

@@ -113,7 +113,7 @@ def require_margins(names: Sequence[str]) -> None:
             "margins",
             "margins need GTV and Brain",
             found=f"no {' and no '.join(lacking)}",
-            do="add them to --structures, or use a model that has them",
+            do="segment tumor, add them to --structures, or use a model that has them",
         )
 
 

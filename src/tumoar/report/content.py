@@ -214,6 +214,7 @@ def _registration(given: Input, case: Case) -> dict[str, Any]:
 
 
 def _convergence(result: Segmentation) -> dict[str, Any]:
+    """Traces of the fit, and of the chains, which are those of the volume of tumor."""
     cubic = result.case.grid.voxel_volume / 1000
     return {
         "objective": [
@@ -226,7 +227,7 @@ def _convergence(result: Segmentation) -> dict[str, Any]:
                 "GTV": [info.core * cubic for info in chain],
                 "whole tumor": [info.tumor * cubic for info in chain],
             }
-            for chain in result.infos
+            for chain in (result.infos if result.config.tumor else ())
         ],
     }
 

@@ -46,7 +46,9 @@ def intensity_models(result: Segmentation) -> list[dict[str, Any]]:
                 "density": density.round(6).tolist(),
                 "components": _components(table, theta, shares, n, scale),
                 "constraints": [
-                    _constraint(table, theta, c, n, scale) for c in select_constraints(contrast, table)
+                    _constraint(table, theta, c, n, scale)
+                    for c in select_constraints(contrast, table)
+                    if table.has_tumor or table.gmms[table.x_named(c.gmm)].role == "normal"
                 ],
             }
         )

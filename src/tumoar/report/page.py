@@ -179,6 +179,8 @@ def _chains(convergence: dict[str, Any]) -> str:
         for chain in convergence["chains"]
         for name, color in (("GTV", "var(--gtv)"), ("whole tumor", "var(--whole)"))
     ]
+    if not lines:
+        return ""
     burn_in = convergence["burn_in"]
     spans = [Span(0, burn_in, "burn-in")] if burn_in else []
     top = 1.08 * max(max(line.y) for line in lines)

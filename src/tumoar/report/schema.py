@@ -232,7 +232,7 @@ class _Chain(_Part):
 class _Convergence(_Part):
     objective: Annotated[list[_Step], Field(min_length=1, max_length=100_000)]
     burn_in: Count
-    chains: Annotated[list[_Chain], Field(min_length=1, max_length=1000)]
+    chains: Annotated[list[_Chain], Field(max_length=1000)]
 
 
 class _Picture(_Plane):

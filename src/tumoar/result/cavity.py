@@ -13,7 +13,7 @@ from tumoar.numerics.tetra_cost import merge_labels
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.result.parts import LEAST_CAVITY, LEAST_CORE, find_closed, find_wall
 from tumoar.result.segmentation import Segmentation
-from tumoar.vocabulary.contrasts import Contrast
+from tumoar.vocabulary.contrasts import fluid_is_identifiable
 from tumoar.vocabulary.notes import Note
 
 Mask = npt.NDArray[np.bool_]
@@ -61,6 +61,12 @@ def review_cavity(result: Segmentation) -> list[Note]:
     if closed >= LEAST_CAVITY:
         text = f"{closed:.1f} cm³ of fluid in the tumor has no way to the surface and counts as tumor"
         notes.append(Note("cavity", text, where="Cavity"))
+    brain, nowhere = result.table.in_brain[result.votes.l], np.zeros(cavity.shape, bool)
+    deep = find_closed(cavity, brain, nowhere, result.case.grid.spacing, cubic)
+    enclosed = float((deep & cavity & ~result.film).sum()) * cubic
+    if enclosed >= LEAST_CAVITY:
+        text = f"{enclosed:.1f} cm³ of fluid has no way to the surface and counts as cavity"
+        notes.append(Note("cavity", text, action="check that it is no cyst", where="Cavity"))
     if not any(c.name == "T1" for c in result.case.contrasts):
         text = "without a T1, blood products cannot be told from enhancement"
         notes.append(Note("cavity", text, where="Cavity"))
@@ -91,9 +97,10 @@ def _suggest(result: Segmentation) -> list[Note]:
     fluid &= result.table.in_brain[votes.l] & ~_expects_fluid(result)
     parts, count = ndi.label(ndi.binary_opening(fluid))
     sizes = np.bincount(parts.ravel(), minlength=count + 1)[1:] * cubic
+    nowhere = np.zeros(fluid.shape, bool)
     for number in 1 + np.flatnonzero(sizes >= SUGGESTED):
         part = parts == number
-        if find_closed(part, result.table.in_brain[votes.l], case.grid.spacing, cubic).any():
+        if find_closed(part, result.table.in_brain[votes.l], nowhere, case.grid.spacing, cubic).any():
             continue
         shell = ndi.binary_dilation(part, iterations=3) & ~part
         if float((votes.y[shell] == 1).mean()) >= RIM:
@@ -108,7 +115,7 @@ def find_fluid(result: Segmentation) -> Mask | None:
     None without a contrast in which fluid is dark and tumor bright (FLAIR): necrosis looks alike in others.
     """
     case, theta, few = result.case, result.fit.theta, result.fit.labels
-    if not any(_tells_necrosis(contrast) for contrast in case.contrasts):
+    if not fluid_is_identifiable(case.contrasts):
         return None
     out = np.ones(case.grid.shape, bool)
     for n, contrast in enumerate(case.contrasts):
@@ -122,12 +129,6 @@ def find_fluid(result: Segmentation) -> Mask | None:
             else:
                 out &= values <= min(m.min() for m in means) + c.log_offset
     return out & case.valid.all(0)
-
-
-def _tells_necrosis(contrast: Contrast) -> bool:
-    """Whether the fluid of a cavity is on one side of white matter in a contrast, and edema on the other."""
-    sides = {(c.gmm, c.op) for c in contrast.constraints if c.gmm == "edema" or c.component == 0}
-    return {("cavity", "<="), ("edema", ">=")} <= sides
 
 
 def _expects_fluid(result: Segmentation) -> Mask:

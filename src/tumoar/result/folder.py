@@ -150,7 +150,7 @@ def label_rows(table: LabelTable) -> list[dict[str, Any]]:
     """One row per value of the label maps."""
     known = sorted(table.organs, key=lambda o: -len((*o.structures, *o.tumor)))  # the smallest one counts
     organs = {part: o.name for o in known if o.name != "Brain" for part in (*o.structures, *o.tumor)}
-    rows: list[Structure | TumorClass] = [*table.structures, *table.tumor]
+    rows: list[Structure | TumorClass] = [*table.structures, *(table.tumor if table.has_tumor else ())]
     return [
         {
             "index": row.index,

@@ -1,4 +1,7 @@
-"""Transfer a result to the space of an input image: vote fractions are resampled, never labels."""
+"""Transfer a result to the space of an input image: vote fractions are resampled, never labels.
+
+Parts of an organ that are specks on the voxels of the input are omitted there.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from tumoar.inference.tally import Certain, Chain, Votes, add_thin_organs, keep_
 from tumoar.model.pathway import trace
 from tumoar.preprocess.case import resample_to_input
 from tumoar.result.segmentation import Segmentation, exclusive
+from tumoar.result.specks import fill_specks, find_specks
 from tumoar.vocabulary.config import VoteRule
 from tumoar.vocabulary.labels import LabelTable
 
@@ -54,6 +58,9 @@ def deliver(result: Segmentation, name: str) -> Delivered:
     to_index = grid.inverse @ np.linalg.inv(result.case.input(name).to_reference) @ result.case.grid.affine
     certain = trace(result.fit.courses, grid, to_index)
     votes = vote_on_grid(table, grid, shares, z, y, result.config.vote, certain)
+    if result.config.vote == "volume":
+        specks = find_specks(table, votes.l, grid.voxel_volume / 1000)
+        votes = fill_specks(table, votes, specks, grid.spacing)
     return Delivered(name, grid, votes, exclusive(table, votes))
 
 
@@ -151,8 +158,8 @@ def same_space(result: Segmentation, a: str, b: str) -> bool:
 
 
 def remove_small_parts(mask: Mask, grid: Grid, least: float) -> tuple[Mask, int, int]:
-    """Remove parts smaller than `least` (cm³); return mask, number of remaining parts, removed voxels."""
-    parts, count = ndi.label(mask)
+    """Remove parts below `least` cm³; return mask, number of remaining parts, removed voxels."""
+    parts, count = ndi.label(mask, np.ones((3, 3, 3)))
     sizes = np.bincount(parts.ravel(), minlength=count + 1)
     keeps = sizes * grid.voxel_volume / 1000 >= least
     keeps[0] = False

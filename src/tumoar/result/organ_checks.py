@@ -6,50 +6,35 @@ What organs of an atlas lack of what planners draw is in the card of the atlas.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 
 import numpy as np
 import numpy.typing as npt
-from scipy import ndimage as ndi
 
+from tumoar.geometry.image import HOUNSFIELD_UNIT
 from tumoar.model.atlas import Atlas
 from tumoar.result.segmentation import Segmentation, organ_mask
+from tumoar.result.specks import find_parts
 from tumoar.vocabulary.notes import CONVENTION, Level, Note
+from tumoar.vocabulary.organs import expected_organs
 
 Mask = npt.NDArray[np.bool_]
 
 SEEN = 0.95
 """Fraction of an organ in voxels with data from which the images show it whole."""
 WHOLE = 0.9
-"""Fraction of an organ in its largest piece from which it counts as whole."""
+"""Fraction of an organ in its largest piece below which it is in pieces, even if the others are specks."""
 HIDDEN = 0.5
 """Fraction of an organ under tumor above which it counts as hidden: the result needs review."""
 COVERED = 0.05
 """Fraction of an organ under tumor above which it is noted."""
 
-_CORNERS = np.ones((3, 3, 3), bool)
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Volumes that adults have, in cm³, and whether CT shows the organ."""
-
-    volume: tuple[float, float]
-    seen_on_ct: bool
-
-
-@cache
-def expected_organs() -> Mapping[str, Expected]:
-    """What is expected of each organ that is judged, by name."""
-    table = tomllib.loads(files("tumoar").joinpath("data/organ_checks.toml").read_text(encoding="utf-8"))
-    return {
-        name: Expected((float(row["volume"][0]), float(row["volume"][1])), bool(row["seen_on_ct"]))
-        for name, row in table.items()
-    }
+METAL = 3000.0
+"""HU from which a voxel is metal: dense enamel has less."""
+LEAST_METAL = 10
+"""Voxels of metal in the slices of an organ from which it is noted."""
+BESIDE = 5.0
+"""Millimeters above and below an organ in which the slices count as its own: streaks lie in slices."""
 
 
 def organs_lack(atlas: Atlas) -> Mapping[str, str]:
@@ -83,6 +68,10 @@ def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]
         if organ.name in lacks:
             action = "extend it by hand before you judge its dose"
             notes.append(Note(CONVENTION, lacks[organ.name], level="info", action=action, where=organ.name))
+        if _count_metal(result, mask) >= LEAST_METAL:
+            notes.append(
+                Note("metal", "metal lies in its slices: streaks may hide its borders", where=organ.name)
+            )
         hidden = float((votes.z == 1)[mask].mean())
         if hidden > COVERED:
             text = f"{hidden:.0%} of it lies under tumor: shown by the atlas, not by the images"
@@ -90,9 +79,10 @@ def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]
             notes.append(Note("under-tumor", text, level=level, where=organ.name))
         if not judged:
             continue
-        share, count = largest_piece(mask)
-        if share < WHOLE:
-            text = f"is in {count} pieces, the largest has {share:.0%} of it"
+        parts = find_parts(mask, cubic)
+        if parts.largest < WHOLE or parts.large.sum() > 1:
+            share = min(parts.largest, 0.99)  # of more than one piece
+            text = f"is in {len(parts.cm3) - 1} pieces, the largest has {share:.0%} of it"
             notes.append(Note("pieces", text, action="check its outline", where=organ.name))
         volume, (low, high) = float(mask.sum()) * cubic, expected.volume
         if not low <= volume <= high:
@@ -101,11 +91,13 @@ def review_organs(result: Segmentation, seen: Mapping[str, float]) -> list[Note]
     return notes
 
 
-def largest_piece(mask: Mask) -> tuple[float, int]:
-    """Fraction of a mask in its largest piece (26 neighbors), and the number of pieces."""
-    pieces, count = ndi.label(mask, _CORNERS)
-    sizes = np.bincount(pieces.ravel())[1:]
-    return float(sizes.max() / sizes.sum()), int(count)
+def _count_metal(result: Segmentation, mask: Mask) -> int:
+    """Voxels of metal on CT in the slices of an organ."""
+    slices = np.flatnonzero(mask.any((0, 1)))
+    margin = round(BESIDE / float(result.case.grid.spacing[2]))
+    near = slice(max(slices[0] - margin, 0), slices[-1] + margin + 1)
+    channels = [n for n, contrast in enumerate(result.case.contrasts) if not contrast.is_mr]
+    return int((result.case.D[channels][..., near] >= METAL / HOUNSFIELD_UNIT).sum())
 
 
 def _is_in_atlas(result: Segmentation, structures: tuple[str, ...]) -> bool:

@@ -45,12 +45,15 @@ def find_islands(
     return np.asarray(drop[parts] & z)
 
 
-def find_closed(cavity: Mask, brain: Mask, spacing: npt.NDArray[np.float64], voxel_cm3: float) -> Mask:
+def find_closed(
+    cavity: Mask, brain: Mask, fluid: Mask, spacing: npt.NDArray[np.float64], voxel_cm3: float
+) -> Mask:
     """(X, Y, Z) cavity in parts that no surgeon can have reached, or that are too thin: fluid in a tumor.
 
-    A cavity was made from the surface of the brain: one of its voxels lies within `REACH` of it. Its widest
-    place is at least `WIDE` across, and it has at least `LEAST_CAVITY`: others are sulci, or necrosis. Parts
-    less than three voxels apart are one: levels of fluid, blood and air look like neither where they meet.
+    A cavity was made from the surface of the brain: one of its voxels lies within `REACH` of it. The way to
+    one that is mostly `fluid`, which is not necrosis, may have closed since. Its widest place is at least
+    `WIDE` across, and it has at least `LEAST_CAVITY`: others are sulci, or necrosis. Parts less than three
+    voxels apart are one: levels of fluid, blood and air look like neither where they meet.
     """
     joined = cavity | ndimage.binary_closing(np.pad(cavity, 2))[2:-2, 2:-2, 2:-2]
     parts, count = ndimage.label(joined)
@@ -61,9 +64,10 @@ def find_closed(cavity: Mask, brain: Mask, spacing: npt.NDArray[np.float64], vox
     depth = ndimage.distance_transform_edt(filled, sampling=spacing)[1:-1, 1:-1, 1:-1]
     half_width = ndimage.distance_transform_edt(np.pad(cavity, 1), sampling=spacing)[1:-1, 1:-1, 1:-1]
     numbers = np.arange(1, count + 1)
-    is_open = ndimage.minimum(depth, parts, numbers) <= REACH
+    sizes, of_fluid = (np.bincount(at.ravel(), minlength=count + 1)[1:] for at in (parts, parts * fluid))
+    is_open = (ndimage.minimum(depth, parts, numbers) <= REACH) | (of_fluid > sizes / 2)
     is_open &= 2 * ndimage.maximum(half_width, parts, numbers) >= WIDE
-    is_open &= np.bincount(parts.ravel(), minlength=count + 1)[1:] * voxel_cm3 >= LEAST_CAVITY
+    is_open &= sizes * voxel_cm3 >= LEAST_CAVITY
     return np.asarray(~np.append(True, is_open)[parts])
 
 
@@ -101,6 +105,11 @@ def widen_gtv(table: LabelTable) -> LabelTable:
     """Make the GTV of a label table the whole tumor."""
     organs = tuple(replace(o, tumor=WHOLE) if o.name == "GTV" else o for o in table.organs)
     return replace(table, organs=organs)
+
+
+def drop_targets(table: LabelTable) -> LabelTable:
+    """The label table of a result for organs alone: tumor that was not looked for is missing, not empty."""
+    return replace(table, organs=tuple(organ for organ in table.organs if not organ.tumor))
 
 
 def describe_gtv(organ: Organ) -> str:

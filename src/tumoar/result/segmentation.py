@@ -2,7 +2,7 @@
 
 Labels are votes over the samples, separately for each variable (section 2.3.1): l, whether or not tumor
 covers it; z; y. The exclusive label map shows tumor over anatomy. Fractions and sample volumes include all
-tumor; outlines omit specks of tumor and small separate parts without core.
+that was sampled; outlines omit specks of tumor and of organs, and small separate parts of tumor without core.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tumoar.inference.last import Last
 from tumoar.inference.tally import Tally, Votes, pool_tallies
 from tumoar.model.bias import field as bias_field
 from tumoar.model.calibration import CORE, NOTHING, NOWHERE, WHOLE_TUMOR, Calibration, Conditions
+from tumoar.model.cavity import find_clear
 from tumoar.model.compartments import Compartments, find_compartments
 from tumoar.model.conformal import SHARES
 from tumoar.model.gmm import Theta
@@ -34,6 +35,7 @@ from tumoar.result.prediction import (
     predict_organ,
     predict_tumor,
 )
+from tumoar.result.specks import fill_specks, find_specks
 from tumoar.result.tumor import Tumor
 from tumoar.result.under import structure_under
 from tumoar.vocabulary.config import Config
@@ -167,7 +169,18 @@ class Segmentation:
 
     @cached_property
     def votes(self) -> Votes:
-        """l, z, y by vote, without islands."""
+        """l, z, y by vote, without islands of tumor and specks of organs."""
+        return fill_specks(self.table, self._with_specks, self.specks, self.case.grid.spacing)
+
+    @cached_property
+    def specks(self) -> Mask:
+        """(X, Y, Z) voted organs in parts that are not outlined (`specks.find_specks`)."""
+        if self.config.vote == "majority":
+            return np.zeros(self.case.grid.shape, bool)
+        return find_specks(self.table, self._with_specks.l, self.case.grid.voxel_volume / 1000)
+
+    @cached_property
+    def _with_specks(self) -> Votes:
         stays = (~self.islands).astype(np.uint8)
         l = self._voted.l
         if self.table.cavity is not None:
@@ -184,7 +197,8 @@ class Segmentation:
             return np.zeros(self._voted.l.shape, bool)
         cavity = self._voted.l == self.table.cavity
         brain = self.table.in_brain[self._voted.l]
-        return find_closed(cavity, brain, self.case.grid.spacing, self.case.grid.voxel_volume / 1000)
+        fluid = find_clear(self.fit.labels, self.case.contrasts, self.case.D, self.fit.theta)
+        return find_closed(cavity, brain, fluid, self.case.grid.spacing, self.case.grid.voxel_volume / 1000)
 
     @cached_property
     def film(self) -> Mask:
@@ -197,9 +211,12 @@ class Segmentation:
         return find_film(residual, cavity, enhancing, self.case.grid.spacing)
 
     def left_out(self, organ: str) -> int:
-        """Number of voxels of an organ in islands."""
+        """Number of voxels of an organ in islands, or in specks."""
         row = self.table.organ(organ)
-        return int((organ_mask(self.table, row, self._voted) & self.islands).sum()) if row.tumor else 0
+        if row.tumor:
+            return int((organ_mask(self.table, row, self._voted) & self.islands).sum())
+        specks = organ_mask(self.table, row, self._with_specks) & self.specks
+        return int((specks & ~organ_mask(self.table, row, self.votes)).sum())
 
     @cached_property
     def _voted(self) -> Votes:

@@ -21,6 +21,7 @@ from tumoar.inference.initialise import MARGIN
 from tumoar.io.shapes import section_shape, shape_section
 from tumoar.io.store import Section, atlas_section, load_sections, save_sections, section_atlas
 from tumoar.model.atlas import Placed, place
+from tumoar.model.cavity import find_fillings, find_kinds
 from tumoar.model.gmm import Theta
 from tumoar.model.joint import Labels
 from tumoar.model.shape.base import ShapePrior
@@ -47,8 +48,9 @@ class State:
 
     `first` is the first voxel of the box in the case, of `shape`. `votes_z`, `votes_y` and `votes_cavity` are
     counts out of `samples`; `volumes` (samples, K + 2) are voxels of each structure, edema and core.
-    `islands` are voted tumor that the outline omits. `log_factor` is added to the log-odds of z. `bound` is a
-    channel and the intensity below which a separate part of tumor is not outlined, without the bias.
+    `islands` are voted tumor that the outline omits. `log_factor` is added to the log-odds of z. `fillings`
+    number the odds of a cavity (`model.cavity.SHARES`). `bound` is a channel and the intensity below which a
+    separate part of tumor is not outlined, without the bias.
     """
 
     grid: Grid
@@ -63,6 +65,7 @@ class State:
     volumes: npt.NDArray[np.int64]
     islands: npt.NDArray[np.bool_]
     log_factor: npt.NDArray[np.float32]
+    fillings: npt.NDArray[np.uint8]
     fixed_z: npt.NDArray[np.int8] | None
     fixed_y: npt.NDArray[np.int8] | None
     placed: Placed
@@ -108,6 +111,9 @@ def write_state(path: Path, result: Segmentation) -> None:
         "affine": case.grid.affine,
         **{f"theta_{name.lower()}": value for name, value in vars(result.theta).items()},
     }
+    if table.cavity is not None:
+        found = find_fillings(result.fit.labels, case.contrasts, case.D, result.fit.theta)
+        arrays["fillings"] = find_kinds(found)[box]
     for name, fixed in (("fixed_z", last.fixed_z), ("fixed_y", last.fixed_y)):
         if fixed is not None:
             arrays[name] = (fixed[box] - ANY).astype(np.uint8)
@@ -158,7 +164,8 @@ def read_state(path: Path) -> State:
         votes_cavity=arrays["votes_cavity"],
         volumes=arrays["volumes"],
         islands=np.unpackbits(arrays["islands"], count=level.size).reshape(shape).astype(bool),
-        log_factor=-arrays["log_factor"] * np.float32(NATS),
+        log_factor=arrays["log_factor"] * np.float32(-NATS),
+        fillings=arrays.get("fillings", np.zeros_like(arrays["use"])),
         fixed_z=fixed["fixed_z"],
         fixed_y=fixed["fixed_y"],
         placed=place(section_atlas(sections, path), arrays["matrix"], grid),

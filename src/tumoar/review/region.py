@@ -16,7 +16,7 @@ from tumoar.inference import gibbs
 from tumoar.inference.fixed import apply_fixed
 from tumoar.model import joint
 from tumoar.model.bias import cosines
-from tumoar.model.cavity import RARE, SHARE
+from tumoar.model.cavity import find_odds
 from tumoar.model.joint import Labels
 from tumoar.model.shape.crbm import CRBM
 from tumoar.model.theta_prior import ThetaPrior
@@ -119,7 +119,9 @@ def sample_region(
         if given is not None:
             mine[mine < 0] = given[box][mine < 0]
     location = np.ascontiguousarray(state.log_factor[box])
-    pi = _with_cavity(scene.pi, allowed, location, table.cavity)
+    pi = scene.pi
+    if table.cavity is not None:
+        pi = _with_cavity(pi, allowed, find_odds(state.fillings[box], np.exp(location)), table.cavity)
     e_z, e_y = evidence
     chain = gibbs.Chain(
         table,
@@ -156,12 +158,10 @@ def sample_region(
 _NO_PRIOR: ThetaPrior = None  # type: ignore[assignment]  # θ is held
 
 
-def _with_cavity(pi: Field, allowed: States, location: Field, cavity: int | None) -> Field:
-    """π for the sampler, where a cavity is rare, excluded or certain."""
-    if cavity is None:
-        return pi
+def _with_cavity(pi: Field, allowed: States, odds: Field, cavity: int) -> Field:
+    """π for the sampler, where a cavity has its odds, is excluded or is certain."""
     out = pi.copy()
-    out[..., cavity] *= SHARE / RARE / np.maximum(np.exp(location), 1e-3)
+    out[..., cavity] *= odds
     out[allowed & CAVITY == 0, cavity] = 0
     only = allowed == CAVITY
     out[only] = 0

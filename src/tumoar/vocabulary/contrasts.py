@@ -180,6 +180,16 @@ def edema_is_visible(contrasts: Iterable[Contrast]) -> bool:
     return any(c.gmm == "edema" and c.op == ">=" for contrast in contrasts for c in contrast.constraints)
 
 
+def fluid_is_identifiable(contrasts: Iterable[Contrast]) -> bool:
+    """Whether any contrast tells fluid from necrosis: fluid is dark in it and edema bright (FLAIR)."""
+    return any(_tells_fluid(contrast) for contrast in contrasts)
+
+
+def _tells_fluid(contrast: Contrast) -> bool:
+    sides = {(c.gmm, c.op) for c in contrast.constraints if c.gmm == "edema" or c.component == 0}
+    return {("cavity", "<="), ("edema", ">=")} <= sides
+
+
 def rank(value: int | None) -> float:
     """Sort key of a rank; contrasts without rank come last."""
     return math.inf if value is None else value

@@ -71,10 +71,7 @@ class TumorClass:
 
 @dataclass(frozen=True)
 class Organ:
-    """An output structure with its TG-263 name: a union of normal structures or tumor classes.
-
-    A report does not draw `tissue` at first: what fills much of the brain, such as cortex.
-    """
+    """An output structure, by its TG-263 name, of structures or tumor classes; `tissue` is not drawn at first."""
 
     name: str
     kind: str
@@ -127,9 +124,8 @@ class LabelTable:
                 (g.name in used) == (g.role not in TUMOR_STATES),
                 f"gmm '{g.name}' must belong to a structure if and only if it is not one of core or edema",
             )
-        for name in self.wholes:
-            is_whole = len({self.structures[l].in_brain for l in self.parts(name)}) == 1
-            _require(is_whole, f"only some parts of '{name}' are part of the brain")
+        mixed = [n for n in self.wholes if len({self.structures[l].in_brain for l in self.parts(n)}) > 1]
+        _require(not mixed, f"only some parts of {', '.join(mixed)} are part of the brain")
         cavities = [s for s in self.structures if self._role(s) == "cavity"]
         _require(len(cavities) <= 1, "more than one structure is a cavity")
         _require(all(s.in_brain for s in cavities), "the cavity is not part of the brain")
@@ -272,6 +268,11 @@ class LabelTable:
     def organ(self, name: str) -> Organ:
         """An output structure by its TG-263 name."""
         return self.organs[_position(self.organs, name)]
+
+    @cached_property
+    def has_tumor(self) -> bool:
+        """Whether an organ is made of tumor; none is in a result for organs alone."""
+        return any(organ.tumor for organ in self.organs)
 
     def is_anatomy(self, organ: Organ) -> bool:
         """Whether an organ has normal structures, which tumor may hide."""

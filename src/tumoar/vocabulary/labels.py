@@ -71,7 +71,7 @@ class TumorClass:
 
 @dataclass(frozen=True)
 class Organ:
-    """An output structure, by its TG-263 name, of structures or tumor classes; `tissue` is not drawn at first."""
+    """An output structure: a union of structures or tumor classes, by its TG-263 name; reports hide `tissue`."""
 
     name: str
     kind: str

@@ -199,7 +199,7 @@ def test_models_in_the_package_are_found_by_name():
 
 @pytest.mark.slow
 def test_the_shipped_atlas_outlines_a_head_that_was_drawn_from_it():
-    """A third of the natural size, with a tumor on the right; the atlas tells nuclei that look alike apart."""
+    """A third of the natural size, with a tumor on the right; the atlas tells alike nuclei apart."""
     shipped, rng = shipped_model("brain").atlas, np.random.default_rng(0)
     atlas = replace(shipped, nodes=shipped.nodes / 3)
     low, high = atlas.box

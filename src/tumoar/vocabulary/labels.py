@@ -71,7 +71,7 @@ class TumorClass:
 
 @dataclass(frozen=True)
 class Organ:
-    """An output structure: a union of structures or tumor classes, by its TG-263 name; reports hide `tissue`."""
+    """An output structure, by TG-263 name: structures or tumor classes. Reports hide `tissue` at first."""
 
     name: str
     kind: str

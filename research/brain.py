@@ -228,6 +228,8 @@ def page() -> dict[str, Any]:
         }
         lines += ["", "Seconds of one core, of every kind: "]
         lines[-1] += "; ".join(f"head {n}, {m} {s}" for (n, m), s in cpu.items()) + "."
+    else:
+        lines += ["", "No simulated scan was segmented (`python research/brain.py run`)."]
     PAGE.write_text("\n".join([*lines, "", NOT_MEASURED]) + "\n", encoding="utf-8")
     return {f"{n}, {m}": {k: round(v["dice"], 3) for k, v in s.items()} for (n, m), s in scores.items()}
 

@@ -92,7 +92,7 @@ def save_models(wanted: Collection[str]) -> None:
         state = AtlasState(0, reference(atlas), atlas.tetrahedra, nodes[rest], alpha, cost)
         card = {**atlas.provenance, "heads": [f"head_{names[n]}.nii.gz" for n in rest]}
         sections = {"atlas": atlas_section(to_atlas(state, maps[rest], LABELS, SETTINGS, card))}
-        for other in SHIPPED[1:]:
+        for other in SHIPPED["default"][1:]:
             sections |= load_sections(ATLAS.parent / other)
         save_sections(path, sections)
         load_model([path])

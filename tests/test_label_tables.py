@@ -46,6 +46,7 @@ USES_OURS = {
     "radiotherapy/structures.py": "colors for structures of a file, which has no table",
     "result/masks.py": "results of earlier versions, and label maps without a result",
     "vocabulary/labels.py": "defines it",
+    "vocabulary/parts.py": "the table of the second model refines it",
 }
 
 

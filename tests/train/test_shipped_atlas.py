@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tumoar.io.store import load_atlas
+from tumoar.model.compartments import has_tentorium
 from tumoar.numerics import tetra
 from tumoar.numerics.tetra_raster import rasterize
 from tumoar.train.atlas import AtlasSettings
@@ -100,3 +101,39 @@ def test_nodes_are_dense_at_borders_and_sparse_elsewhere(atlas, pi):
     border, nerve, air = (stem > 0.1) & (stem < 0.9), nerves > 0.1, pi[..., 0] > 0.999
     assert per_cm3(border) > 5 * per_cm3(air)
     assert per_cm3(nerve) > per_cm3(border)
+
+
+# ---- all structures of the brain ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def brain():
+    return load_atlas(str(files("tumoar") / "data" / "brain.npz"))
+
+
+def test_the_atlas_of_all_structures_has_the_mesh_and_the_space_of_the_first(atlas, brain):
+    np.testing.assert_array_equal(brain.tetrahedra, atlas.tetrahedra)
+    np.testing.assert_allclose(brain.nodes, atlas.nodes, atol=1e-9)
+    assert has_tentorium(brain)
+    for key in ("box", "landmarks", "heads", "held_out", "seed"):
+        assert brain.provenance[key] == atlas.provenance[key]
+    assert "--keep-reference" in brain.provenance["command"]
+    assert (files("tumoar") / "data" / "brain.npz").stat().st_size < 4_000_000
+
+
+def test_merged_it_is_nearly_the_first(atlas, brain):
+    fine = brain.labels
+    assert fine.wholes == tuple(s.name for s in LABELS.structures)
+    merged = np.zeros_like(atlas.alpha)
+    np.add.at(merged.T, fine.whole_of_l, brain.alpha.T)
+    assert 0.5 * np.abs(merged - atlas.alpha).sum(1).mean() < 0.04
+    assert (merged.argmax(1) == atlas.alpha.argmax(1)).mean() > 0.97
+
+
+def test_parts_lie_on_their_side(brain):
+    fine = brain.labels
+    for s in fine.structures:
+        if s.side is not None:
+            weight = brain.alpha[:, fine.l(s.name)]
+            x = float((weight * brain.nodes[:, 0]).sum() / weight.sum())
+            assert (x < -3) if s.side == "left" else (x > 3), s.name

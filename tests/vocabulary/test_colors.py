@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tumoar.geometry.image import Grid
-from tumoar.io.models import default_model
+from tumoar.io.models import SHIPPED, shipped_model
 from tumoar.io.store import labels_to_dict
 from tumoar.model.atlas import pi, place
 from tumoar.vocabulary.labels import add_cavity, default_labels
+from tumoar.vocabulary.parts import brain_labels
 
 # Machado, Oliveira and Fernandes, IEEE TVCG 15 (2009) 1291: linear RGB as seen without one kind of cone.
 SEEN = {
@@ -55,10 +56,18 @@ def difference(a, b):
     return min(float(np.linalg.norm(lab(a, seen) - lab(b, seen))) for seen in SEEN.values())
 
 
+TABLES = {"default": default_labels, "brain": brain_labels}
+
+
+@pytest.fixture(scope="module", params=SHIPPED)
+def name(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def touching():
+def touching(name):
     """Pairs of names that share a face of a voxel in the atlas; tumor and cavity touch all of the brain."""
-    atlas = default_model().atlas
+    atlas = shipped_model(name).atlas
     low, high = atlas.box
     affine = np.diag([SPACING] * 3 + [1.0])
     affine[:3, 3] = low
@@ -75,8 +84,8 @@ def touching():
     return pairs | set(map(frozenset, product(TUMOR, brain))) | set(map(frozenset, combinations(TUMOR, 2)))
 
 
-def test_colors_of_structures_that_touch_differ_for_every_reader(touching):
-    table = add_cavity(default_labels())
+def test_colors_of_structures_that_touch_differ_for_every_reader(touching, name):
+    table = add_cavity(TABLES[name]())
     colors = {row.name: row.color for row in (*table.structures, *table.tumor)}
     assert len(touching) > 60
     assert frozenset(("left optic nerve", "optic chiasm")) in touching
@@ -93,6 +102,6 @@ def test_readers_without_green_cones_confuse_magenta_with_lavender_but_not_blue_
     assert np.allclose(lab("#ffffff", SEEN["normal"]), [100, 0, 0], atol=0.01)
 
 
-def test_the_model_in_the_package_has_the_colors_of_the_label_table():
+def test_the_model_in_the_package_has_the_colors_of_the_label_table(name):
     """They go from its table into run.json, segmentation.tsv, DICOM files and the report."""
-    assert labels_to_dict(default_model().labels) == labels_to_dict(default_labels())
+    assert labels_to_dict(shipped_model(name).labels) == labels_to_dict(TABLES[name]())

@@ -9,9 +9,10 @@ from typing import Any, Self
 from tumoar.geometry import image
 from tumoar.io.contrasts import read_contrasts
 from tumoar.io.images import read_scans
-from tumoar.io.models import default_model, load_model
+from tumoar.io.models import SHIPPED, load_model, shipped_model
 from tumoar.model import generative
 from tumoar.preprocess.case import build_case
+from tumoar.vocabulary.errors import UsageError
 
 
 def as_kind(kind: type, value: Any, **more: Any) -> Any:
@@ -58,9 +59,13 @@ class Model(generative.Model):
     """Atlas and shape priors."""
 
     @classmethod
-    def default(cls) -> Self:
-        """Load the model in the package."""
-        found: Self = as_kind(cls, default_model())
+    def default(cls, name: str = "default") -> Self:
+        """Load a model in the package: `default`, or `brain` with all structures of the brain."""
+        if name not in SHIPPED:
+            raise UsageError(
+                "model", "no such model in the package", found=name, do=f"use {' or '.join(SHIPPED)}"
+            )
+        found: Self = as_kind(cls, shipped_model(name))
         return found
 
     @classmethod

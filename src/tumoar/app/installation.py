@@ -16,7 +16,7 @@ import numpy as np
 from tumoar.app.acceptance import Finding
 from tumoar.app.machine import limited_threads
 from tumoar.app.pipeline import Arrays, segment
-from tumoar.io.models import SHIPPED, default_model, require_working
+from tumoar.io.models import SHIPPED, default_model, require_working, shipped_model
 from tumoar.io.store import load_hashed
 from tumoar.model.atlas import Atlas
 from tumoar.model.generative import Model
@@ -59,7 +59,7 @@ def check_installation() -> Iterator[Finding]:
     if known:
         where = f"{known} files of the wheel"
         yield Finding(INSTALLATION, "package", "files unlike the wheel", where, float(changed), "exact")
-    for name in SHIPPED:
+    for name in dict.fromkeys(name for names in SHIPPED.values() for name in names):
         with as_file(files("tumoar").joinpath("data", name)) as path:
             sections, digest = load_hashed(path)  # checks the digest inside the file
             require_working(sections, path)
@@ -118,7 +118,7 @@ def describe_machine() -> dict[str, str]:
 
 def model_digests() -> dict[str, str]:
     """SHA-256 of every model file in the package."""
-    return dict(default_model().sha256)
+    return {file: digest for name in SHIPPED for file, digest in shipped_model(name).sha256.items()}
 
 
 # ---- a head ------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from tumoar.io.calibration import default_calibration, read_calibration
 from tumoar.io.files import absolute
 from tumoar.io.identity import Person, merge_people
 from tumoar.io.images import is_series, read_image, read_scans, series_at
-from tumoar.io.models import default_model, load_model
+from tumoar.io.models import find_model
 from tumoar.io.nifti_header import Form
 from tumoar.io.outputs import require_place
 from tumoar.model.calibration import NOWHERE, Calibration, Conditions, digest_conditions
@@ -218,10 +218,8 @@ def _in_memory(ready: Prepared, watch: Watch) -> Outcome:
 
 
 def load(model: str | Path | Model | None) -> Model:
-    """Load the requested model, or the one in the package."""
-    if isinstance(model, Model):
-        return model
-    return default_model() if model is None else load_model([model])
+    """Load the requested model, or the default one in the package."""
+    return model if isinstance(model, Model) else find_model(model)
 
 
 def read(

@@ -188,9 +188,10 @@ def parse_flags(flags: list[str]) -> tuple[bool, list[Path], dict[str, Contrast]
         gibbs=changes,
     )
     if got["model"] is not None:
-        from tumoar.io.models import load_model
+        from tumoar.io.models import SHIPPED, find_model
 
-        load_model([got["model"]])
+        find_model(got["model"])
+        got["model"] = str(got["model"]) if str(got["model"]) in SHIPPED else got["model"]
     files = [value for name, value in sorted(got.items()) if isinstance(value, Path) and name != "output"]
     for file in files:
         if not file.is_file():

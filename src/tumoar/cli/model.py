@@ -24,7 +24,9 @@ LONGEST = 10_000
 
 ModelFile = Annotated[
     Path | None,
-    typer.Argument(help="A model file (.npz); default: the model in the package.", show_default=False),
+    typer.Argument(
+        help="A model file (.npz), or `brain`; default: the default model in the package.", show_default=False
+    ),
 ]
 
 
@@ -77,19 +79,20 @@ def import_samseg(
 
 
 def _load(path: Path | None) -> tuple[dict[str, Section], Path]:
-    """The sections of a file, or of the files in the package, and a file to name in refusals."""
+    """The sections of a file, or of the files of a model in the package, and a file to name in refusals."""
     from importlib.resources import as_file, files
 
     from tumoar.io.models import SHIPPED
     from tumoar.io.store import load_sections
 
-    if path is not None:
+    name = "default" if path is None else str(path)
+    if path is not None and name not in SHIPPED:
         return dict(load_sections(path)), path
     sections: dict[str, Section] = {}
-    for name in SHIPPED:
-        with as_file(files("tumoar").joinpath("data", name)) as file:
+    for part in SHIPPED[name]:
+        with as_file(files("tumoar").joinpath("data", part)) as file:
             sections |= load_sections(file)
-    return sections, Path(SHIPPED[0])
+    return sections, Path(name)
 
 
 def _describe(atlas: Atlas) -> None:

@@ -131,7 +131,12 @@ class Options:
         False
     )
     seg: Annotated[bool, typer.Option("--seg", help="Also write DICOM-SEG on a DICOM input.")] = False
-    model: Annotated[Path | None, typer.Option(help="Model file (see `tumoar train combine`).")] = None
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="Model file (see `tumoar train combine`), or `brain`: all structures of the brain."
+        ),
+    ] = None
     config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None
     calibration: Annotated[
         Path | None, typer.Option(help="Calibration of intervals (see `tumoar calibrate`).")

@@ -30,6 +30,9 @@ def prepare(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the prepared label maps.")],
     table: Annotated[Path | None, typer.Option(help="Table of source codes (TOML).")] = None,
     labels: Annotated[Path | None, typer.Option(help="Table of structures (TOML).")] = None,
+    parts: Annotated[
+        Path | None, typer.Option(help="Table of parts of structures (TOML), such as data/brain.toml.")
+    ] = None,
     clinical: Annotated[
         bool, typer.Option("--clinical", help="Draw organs as planners do, see docs/organs.md.")
     ] = False,
@@ -40,11 +43,13 @@ def prepare(
     from tumoar.io.nifti import write_nifti
     from tumoar.io.outputs import new_folder
     from tumoar.train.clinical import clinical_rules, relabel
-    from tumoar.train.head_table import default_heads, parse_heads
+    from tumoar.train.head_table import default_heads, parse_heads, refine_heads
     from tumoar.train.prepare import find_out_of_range, measure_volumes, prepare_head
 
-    structures = _labels(labels)
+    structures = _labels(labels, parts)
     heads = default_heads() if table is None else parse_heads(read_toml(table, "the table"))
+    if parts is not None:
+        heads = refine_heads(heads, read_toml(parts, "the table"))
     if len({path.name for path in label_maps}) < len(label_maps):
         raise UsageError("heads", "two label maps have one name", do="rename one of them")
     with new_folder(output, "set of label maps", label_maps, overwrite=overwrite) as work:
@@ -70,6 +75,9 @@ def atlas(
     label_maps: Annotated[list[Path], typer.Argument(help="Prepared label maps.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model file to write.")],
     labels: Annotated[Path | None, typer.Option(help="Table of structures (TOML).")] = None,
+    parts: Annotated[
+        Path | None, typer.Option(help="Table of parts of structures (TOML), such as data/brain.toml.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the mesh and the order of edge collapses.")] = 0,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Checkpoint file; an interrupted run is resumed.")
@@ -88,6 +96,13 @@ def atlas(
             help="Model file to go on from: its mesh stays, label maps may define organs otherwise."
         ),
     ] = None,
+    keep_reference: Annotated[
+        bool,
+        typer.Option(
+            "--keep-reference",
+            help="With --start: its nodes stay in place, so that what is known in its space stays valid.",
+        ),
+    ] = False,
     iterations: Annotated[
         int | None, typer.Option(min=1, max=1000, help="With --start: iterations (default 20).")
     ] = None,
@@ -120,9 +135,12 @@ def atlas(
         raise UsageError("heads", "an atlas needs at least two label maps", found=len(label_maps))
     if iterations is not None and start is None:
         raise UsageError("start", "--iterations needs --start", do="name the atlas to go on from")
-    structures, settings = _labels(labels), AtlasSettings()
+    if keep_reference and start is None:
+        raise UsageError("start", "--keep-reference needs --start", do="name the atlas to go on from")
+    structures, settings = _labels(labels, parts), AtlasSettings()
     before = None if start is None else _start(start, structures)
-    maps, common = align_maps(label_maps, structures, None if before is None else before[0])
+    start_atlas = None if before is None else before[0]
+    maps, common = align_maps(label_maps, structures, start_atlas, adapt=not keep_reference)
     with ExitStack() as open_until_trained:
         each = None
         if where is not None:
@@ -135,10 +153,12 @@ def atlas(
             threads = max(1, (os.cpu_count() or 1) // workers)
             each = open_until_trained.enter_context(spread_here(min(workers, len(heads)), threads))
         command = f"tumoar train atlas <heads> --seed {seed}" + (" --everywhere" if everywhere else "")
+        command += "" if parts is None else f" --parts {parts.name}"
         if before is not None:
             count = 20 if iterations is None else iterations
-            settings = refine_settings(settings, count)
+            settings = refine_settings(settings, count, keep_reference=keep_reference)
             command += f" --start <atlas> --iterations {count}"
+            command += " --keep-reference" if keep_reference else ""
         state = train_with_progress(maps, structures, settings, seed, checkpoint, each, before)
     provenance = {
         "heads": heads,
@@ -156,9 +176,12 @@ def atlas(
 
 
 def align_maps(
-    paths: list[Path], labels: LabelTable, start: Atlas | None = None
+    paths: list[Path], labels: LabelTable, start: Atlas | None = None, *, adapt: bool = True
 ) -> tuple[npt.NDArray[np.uint8], Alignment]:
-    """(S, X, Y, Z) heads in a common box, or an atlas's; values are positions among the trained labels."""
+    """(S, X, Y, Z) heads in a common box, or an atlas's; values are positions among the trained labels.
+
+    Landmarks of an atlas to start from are adapted to these heads.
+    """
     import numpy as np
 
     from tumoar.train.align import Alignment, align
@@ -174,7 +197,8 @@ def align_maps(
     if start is None:
         common = align(heads, labels)
     else:
-        common = adapt_alignment(Alignment.of_card(start.provenance, start.labels), heads, labels)
+        common = Alignment.of_card(start.provenance, start.labels)
+        common = adapt_alignment(common, heads, labels) if adapt else common
     return np.stack([common.place(head, labels) for head in heads]), common
 
 
@@ -202,7 +226,7 @@ def train_with_progress(
     with Progress() as progress:
         bar = progress.add_task("atlas", total=sum(weights))
         if state is None and start is not None:
-            state = begin_from(start[0], maps, settings, each or run_serially)
+            state = begin_from(start[0], maps, labels, settings, each or run_serially)
         progress.update(bar, completed=0 if state is None else sum(weights[: state.done]))
         for after, info in train(maps, labels, settings, seed, state, each or run_serially):
             state = after
@@ -263,25 +287,38 @@ def identity(
 
 def _start(path: Path, labels: LabelTable) -> tuple[Atlas, str]:
     """The atlas to go on from, and the digest of its file."""
+    import numpy as np
+
     from tumoar.io.store import load_atlas, load_hashed
+    from tumoar.train.refine import to_wholes
 
     atlas, digest = load_atlas(path), load_hashed(path)[1]
     if not {"box", "landmarks"} <= set(atlas.provenance):
         raise UsageError(
             "start", "the card of the atlas does not say how heads are aligned with it", file=path
         )
-    theirs, ours = ([s.name for s in t.structures if s.trained] for t in (atlas.labels, labels))
-    if theirs != ours:
-        found = ", ".join(sorted(set(theirs) ^ set(ours))) or "another order"
+    try:
+        whole = to_wholes(atlas.labels, labels)
+    except KeyError as error:
+        raise UsageError(
+            "start", "the atlas has other structures than the table", file=path, found=error.args[0]
+        ) from error
+    theirs = [s.name for s in atlas.labels.structures if s.trained]
+    if (np.diff(whole.astype(int)) < 0).any() or len(set(whole.tolist())) < len(theirs):
+        missing = [name for k, name in enumerate(theirs) if k not in whole]
+        found = ", ".join(missing) or "another order"
         raise UsageError("start", "the atlas has other structures than the table", file=path, found=found)
     return atlas, digest
 
 
-def _labels(path: Path | None) -> LabelTable:
+def _labels(path: Path | None, parts: Path | None) -> LabelTable:
+    """The table of structures, refined by a table of parts."""
     from tumoar.io.files import read_toml
     from tumoar.vocabulary.labels import default_labels, parse_labels
+    from tumoar.vocabulary.parts import refine_labels
 
-    return default_labels() if path is None else parse_labels(read_toml(path, "the table"))
+    table = default_labels() if path is None else parse_labels(read_toml(path, "the table"))
+    return table if parts is None else refine_labels(table, read_toml(parts, "the table"))
 
 
 def _read(path: Path) -> Image:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tumoar.io.files import read_toml
-from tumoar.io.models import default_model, load_model
+from tumoar.io.models import find_model
 from tumoar.vocabulary.contrasts import Contrast, extend_contrasts
 from tumoar.vocabulary.errors import ModelFileError
 
@@ -15,7 +15,7 @@ def read_contrasts(path: str | Path | None, model: str | Path | None = None) -> 
     if path is None:
         return None
     table = read_toml(path, "the table of contrasts")
-    labels = (default_model() if model is None else load_model([model])).labels
+    labels = find_model(model).labels
     try:
         return extend_contrasts(table, labels)
     except ModelFileError as refusal:

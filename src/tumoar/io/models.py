@@ -20,9 +20,14 @@ from tumoar.model.generative import Model
 from tumoar.model.location import Location
 from tumoar.model.shape.crbm import CRBM
 from tumoar.vocabulary.errors import ModelFileError
-from tumoar.vocabulary.labels import TUMOR_STATES, default_labels, take_colors
+from tumoar.vocabulary.labels import TUMOR_STATES, default_labels
+from tumoar.vocabulary.parts import brain_labels, take_colors
 
-SHIPPED = ("atlas.npz", "shape.npz", "location.npz")
+SHIPPED = {
+    "default": ("atlas.npz", "shape.npz", "location.npz"),
+    "brain": ("brain.npz", "shape.npz", "location.npz"),
+}
+"""Files of the models in the package, by name; the first has the atlas."""
 NEEDED = ("GWM", "GGM")
 """Mixtures to which the bounds on tumor intensity refer (data/contrasts.toml)."""
 PRIORS = ("shape_z", "shape_y")
@@ -132,11 +137,22 @@ def _try_prior(prior: CRBM, name: str, path: str | Path) -> None:
         raise ModelFileError("B54", f"model file not usable: {name} gives no finite numbers", file=path)
 
 
-@cache
 def default_model() -> Model:
-    """The model inside the package, in the colors of data/labels.toml, which no training determines."""
+    """The first model inside the package."""
+    return shipped_model("default")
+
+
+@cache
+def shipped_model(name: str) -> Model:
+    """A model inside the package, in the colors of its table in data/, which no training determines."""
     folder = files("tumoar").joinpath("data")
     with ExitStack() as stack:
-        model = load_model([stack.enter_context(as_file(folder.joinpath(name))) for name in SHIPPED])
-    atlas = replace(model.atlas, labels=take_colors(model.atlas.labels, default_labels()))
-    return replace(model, atlas=atlas)
+        model = load_model([stack.enter_context(as_file(folder.joinpath(n))) for n in SHIPPED[name]])
+    table = {"default": default_labels, "brain": brain_labels}[name]()
+    return replace(model, atlas=replace(model.atlas, labels=take_colors(model.atlas.labels, table)))
+
+
+def find_model(model: str | Path | None) -> Model:
+    """The model of a file, or one in the package by its name; the default one without either."""
+    name = "default" if model is None else str(model)
+    return shipped_model(name) if name in SHIPPED else load_model([name])

@@ -106,7 +106,7 @@ def find_joined(atlas: Atlas) -> tuple[Mask, Array]:
     affine[:3, 3] = (-1, low[1], low[2])
     grid = Grid((3, int(high[1] - low[1]) + 1, int(high[2] - low[2]) + 1), affine)
     placed = place(atlas, np.eye(4), grid)
-    columns = [k for k, s in enumerate(atlas.labels.structures) if s.name in JOINING]
+    columns = [k for name in JOINING for k in atlas.labels.parts(name)]
     found = pi(placed, placed.reference)[1][..., columns].sum(-1) > 0.5
     y, z = (v + o for v, o in zip(np.indices(found.shape).astype(float), low[1:]))
     found &= ~is_below(atlas, np.zeros_like(y), y, z)

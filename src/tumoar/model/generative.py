@@ -57,14 +57,26 @@ def select_prior(model: Model, config: Config) -> Model:
 def select_atlas(model: Model, config: Config) -> Model:
     """Set structures, unspecified tissue and prior scatter of the atlas according to the settings."""
     atlas = model.atlas
-    if not config.deep_gray and any(s.name == DEEP_GRAY for s in atlas.labels.structures):
-        atlas = join(atlas, DEEP_GRAY, GRAY)
+    if not config.deep_gray and atlas.labels.parts(DEEP_GRAY):
+        atlas = _without_deep_gray(atlas)
     if config.unspecified == "everywhere":
         atlas = spread_untrained(atlas, UNSPECIFIED)
     if config.scatter != "mixtures":
         gmms = tuple(replace(g, scatter=g.scatter or config.scatter) for g in atlas.labels.gmms)
         atlas = replace(atlas, labels=replace(atlas.labels, gmms=gmms))
     return model if atlas is model.atlas else replace(model, atlas=atlas)
+
+
+def _without_deep_gray(atlas: Atlas) -> Atlas:
+    """Deep gray matter as part of gray matter; where the atlas has its parts, they get that mixture."""
+    labels = atlas.labels
+    if any(s.name == DEEP_GRAY for s in labels.structures):
+        return join(atlas, DEEP_GRAY, GRAY)
+    gray = labels.structures[labels.parts(GRAY)[0]].gmm
+    deep = {labels.structures[l].gmm for l in labels.parts(DEEP_GRAY)}
+    structures = tuple(replace(s, gmm=gray) if s.gmm in deep else s for s in labels.structures)
+    gmms = tuple(g for g in labels.gmms if g.name not in deep)
+    return replace(atlas, labels=replace(labels, structures=structures, gmms=gmms))
 
 
 def temper_priors(

@@ -138,11 +138,16 @@ def make_template(
 
 
 def landmarks(pi: Volume, grid: Grid, labels: LabelTable) -> dict[str, Points]:
-    """Centroids of all trained structures that are there but background, and the brain's extents."""
+    """Centroids of all trained structures that are there but background, and the brain's extents.
+
+    Parts have the landmark of their whole.
+    """
     points = {}
-    for s, p in zip(labels.structures, np.moveaxis(pi, -1, 0)):
-        if s.index != 0 and s.trained and p.any():
-            points[s.name] = grid.world(ndi.center_of_mass(p))
+    for name in labels.wholes[1:]:
+        columns = [l for l in labels.parts(name) if labels.structures[l].trained]
+        p = pi[..., columns].sum(-1)
+        if p.any():
+            points[name] = grid.world(ndi.center_of_mass(p))
     brain = pi[..., labels.in_brain].sum(-1)
     middle = np.array(ndi.center_of_mass(brain))
     for axis in range(3):

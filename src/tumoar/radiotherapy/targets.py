@@ -62,7 +62,7 @@ def add_margins(out: Path, margins: Margins) -> list[dict[str, Any]]:
 def find_anatomy(brain: Mask, labels: npt.NDArray, table: LabelTable, compartments: Any = None) -> Anatomy:
     """Anatomy of a label map, with tumor over anatomy."""
     fluid, kept_out = (
-        np.isin(labels, [s.index for s in table.structures if s.name in names])
+        np.isin(labels, [table.structures[l].index for name in names for l in table.parts(name)])
         for names in (("CSF",), KEPT_OUT)
     )
     parts = None if compartments is None else np.asarray(compartments, np.uint8)

@@ -110,8 +110,8 @@ def lines_under_tumor(result: Segmentation) -> list[Line]:
 
 
 def _is_small(organ: Organ) -> bool:
-    """Whether an organ has few parts: the brain has many."""
-    return 0 < len(organ.structures) <= 2 and not organ.tumor
+    """Whether an organ has few parts: the brain has many. Tissue is not small."""
+    return 0 < len(organ.structures) <= 2 and not (organ.tumor or organ.tissue)
 
 
 def _colors(table: LabelTable) -> dict[str, str]:

@@ -148,7 +148,8 @@ def add_table(out: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def label_rows(table: LabelTable) -> list[dict[str, Any]]:
     """One row per value of the label maps."""
-    organs = {part: o.name for o in table.organs if o.name != "Brain" for part in (*o.structures, *o.tumor)}
+    known = sorted(table.organs, key=lambda o: -len((*o.structures, *o.tumor)))  # the smallest one counts
+    organs = {part: o.name for o in known if o.name != "Brain" for part in (*o.structures, *o.tumor)}
     rows: list[Structure | TumorClass] = [*table.structures, *(table.tumor if table.has_tumor else ())]
     return [
         {

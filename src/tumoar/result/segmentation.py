@@ -37,6 +37,7 @@ from tumoar.result.prediction import (
 )
 from tumoar.result.specks import fill_specks, find_specks
 from tumoar.result.tumor import Tumor
+from tumoar.result.under import structure_under
 from tumoar.vocabulary.config import Config
 from tumoar.vocabulary.contrasts import edema_is_visible, select_constraints
 from tumoar.vocabulary.labels import TUMOR_STATES, LabelTable, Organ
@@ -183,8 +184,9 @@ class Segmentation:
         stays = (~self.islands).astype(np.uint8)
         l = self._voted.l
         if self.table.cavity is not None:
-            under = np.uint8(np.flatnonzero(self.table.in_brain)[0])
-            l = np.where(self.closed | (self.islands & (l == self.table.cavity)), under, l)
+            gone = self.closed | (self.islands & (l == self.table.cavity))
+            l = l.copy()
+            l[gone] = structure_under(self.table, l, gone)
             l = np.where(self.film, np.uint8(self.table.cavity), l)
         return Votes(l, self._voted.z * stays, self._voted.y * stays)
 

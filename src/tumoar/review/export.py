@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import ndimage
 
 from tumoar.io.images import series_at
@@ -25,6 +26,7 @@ from tumoar.radiotherapy.targets import add_margins
 from tumoar.result.folder import interval_columns, volume_columns, write_table
 from tumoar.result.segmentation import Volume
 from tumoar.result.stored import Stored
+from tumoar.result.under import structure_under
 from tumoar.review.allowed import CAVITY, CORE, EDEMA, NONE, states_of
 from tumoar.review.strokes import Mask
 from tumoar.vocabulary.labels import LabelTable, Organ
@@ -73,19 +75,25 @@ def relabel(
 ) -> np.ndarray:
     """The label map with corrected structures, tumor over anatomy.
 
-    What anatomy or tumor loses inside the brain becomes its first structure, and outside it background. Where
-    tumor covered an organ and was removed, the organ shows again.
+    What anatomy or tumor loses inside the brain becomes its first structure, on the same side, and outside it
+    background. Where tumor covered an organ and was removed, the organ shows again.
     """
     out = labels.copy()
     tumor = {part.name: part.index for part in table.tumor}
     value = {EDEMA: tumor["edema"], CORE: tumor["core"]}
     if table.cavity is not None:
         value[CAVITY] = table.structures[table.cavity].index
-    under = next(s.index for s in table.structures if s.in_brain)
+    position = np.zeros(256, np.uint8)
+    position[table.indices] = np.arange(table.K)
+
+    def under(where: Mask) -> npt.NDArray[np.uint8]:
+        return table.indices[structure_under(table, position[labels], where)]
+
     alone = {o.name: table.l(o.structures[0]) for o in map(table.organ, masks) if _is_alone(o, table)}
     for name in corrected & alone.keys():
         index = table.structures[alone[name]].index
-        out[(out == index) & ~masks[name]] = under if table.in_brain[alone[name]] else 0
+        lost = (out == index) & ~masks[name]
+        out[lost] = under(lost) if table.in_brain[alone[name]] else 0
         out[masks[name] & ~np.isin(out, list(value.values()))] = index
     if not any(states_of(table.organ(name), table) for name in corrected):
         return out
@@ -95,7 +103,7 @@ def relabel(
     for name in order:  # those of a single state last
         states[masks[name]] = next(bit for bit in (CORE, EDEMA, CAVITY) if own[name] & bit)
     freed = (states == NONE) & np.isin(out, list(value.values()))
-    out[freed] = under
+    out[freed] = under(freed)
     for name, l in alone.items():
         out[freed & masks[name]] = table.structures[l].index
     for bit, index in value.items():

@@ -81,17 +81,26 @@ def align(heads: Iterable[Maps], labels: LabelTable) -> Alignment:
 
 def landmark_names(labels: LabelTable) -> list[str]:
     """Names of the rows of `landmarks`."""
-    return [*(s.name for s in labels.structures[1:] if s.trained), "brain", *ENDS]
+    return [*_trained_wholes(labels), "brain", *ENDS]
+
+
+def _trained_wholes(labels: LabelTable) -> list[str]:
+    """Names of what has a landmark: parts have that of the whole."""
+    return [
+        name for name in labels.wholes[1:] if all(labels.structures[l].trained for l in labels.parts(name))
+    ]
 
 
 def landmarks(head: Maps, labels: LabelTable) -> Points:
     """(M, 3) centroids of all trained structures except background, center of the brain, its six extents."""
-    indices = [s.index for s in labels.structures[1:] if s.trained]
-    boxes = ndi.find_objects(head.astype(np.int32))
+    whole = np.zeros(256, np.int32)
+    whole[labels.indices] = labels.whole_of_l
+    boxes = ndi.find_objects(whole[head])
     points = []
-    for index in indices:
-        box = boxes[index - 1]
-        points.append(np.argwhere(head[box] == index).mean(0) + [axis.start for axis in box])
+    for name in _trained_wholes(labels):
+        k = labels.wholes.index(name)
+        box = boxes[k - 1]
+        points.append(np.argwhere(whole[head[box]] == k).mean(0) + [axis.start for axis in box])
     brain = np.isin(head, labels.indices[labels.in_brain])
     profiles = [brain.sum(other) for other in ((1, 2), (0, 2), (0, 1))]
     center = np.array([(p * np.arange(len(p))).sum() / p.sum() for p in profiles])

@@ -265,6 +265,8 @@ def fit(
 
 def _fit_reference(state: AtlasState, positions: Nodes, shape: mesh.Shape, settings: AtlasSettings) -> Nodes:
     """Reference positions that minimize the total deformation of all heads."""
+    if not settings.reference_evaluations:
+        return state.reference
     free = mesh.free_directions(state.reference, shape)
     tetrahedra = state.tetrahedra
     at = build_incidence(tetrahedra, len(state.reference))

@@ -37,7 +37,7 @@ class AtlasSettings:
     floor: float = 1e-4  # probability that a training label is noise
     kappa: float = 0.01  # Dirichlet count per label and node: zeros would persist
     evaluations: int = 3  # of each head's cost per iteration
-    reference_evaluations: int = 4
+    reference_evaluations: int = 4  # 0 keeps it where it is
     em_passes: int = 2
     first_em_passes: int = 6
     collapses: int = 1  # passes over all edges

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from tumoar.vocabulary.errors import ModelFileError
+from tumoar.vocabulary.parts import find_places, name_part
 
 
 @dataclass(frozen=True)
@@ -101,3 +102,19 @@ def default_heads() -> HeadTable:
     """Table of the label maps from which the default atlas was trained."""
     text = files("tumoar").joinpath("data/heads.toml").read_text(encoding="utf-8")
     return parse_heads(tomllib.loads(text))
+
+
+def refine_heads(heads: HeadTable, table: Mapping[str, Any]) -> HeadTable:
+    """The table with source codes moved from structures to their parts, as a table of parts lists them."""
+    structures = {name: list(codes) for name, codes in heads.structures.items()}
+    try:
+        for row in table["part"]:
+            for where, place in find_places(row):
+                structures[name_part(row["name"], where)] = list(place["codes"])
+                for code in place["codes"]:
+                    structures[row["of"]].remove(code)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(
+            "heads", "source codes of parts are not those of the whole", found=error
+        ) from error
+    return replace(heads, structures={name: tuple(codes) for name, codes in structures.items() if codes})

@@ -48,7 +48,8 @@ def prepare_head(
     _keep_one_brain(out, tissue["vessel"], table, labels)
 
     chiasm = out == index["optic chiasm"]
-    brain = np.isin(out, labels.indices[labels.in_brain]) & (out != index["CSF"])
+    brain = np.isin(out, labels.indices[labels.in_brain])
+    brain &= ~np.isin(out, labels.indices[list(labels.parts("CSF"))])
     for structure, mask in eye_sockets.make_eye_sockets(tissue, chiasm, brain, table, name).items():
         out[mask] = index[structure]
     out = absorb_islands(out, table.cleaning["island"])

@@ -29,9 +29,15 @@ EVALUATIONS = 20
 """Of the cost of each head in that fit."""
 
 
-def refine_settings(settings: AtlasSettings, iterations: int) -> AtlasSettings:
-    """Settings of a training whose first step is `begin_from`: the same mesh, no edge collapse."""
-    return replace(settings, levels=(Level((), iterations),), collapses=0)
+def refine_settings(
+    settings: AtlasSettings, iterations: int, *, keep_reference: bool = False
+) -> AtlasSettings:
+    """Settings of a training whose first step is `begin_from`: the same mesh, no edge collapse.
+
+    With `keep_reference`, its nodes do not move either.
+    """
+    evaluations = 0 if keep_reference else settings.reference_evaluations
+    return replace(settings, levels=(Level((), iterations),), collapses=0, reference_evaluations=evaluations)
 
 
 def adapt_alignment(alignment: Alignment, heads: Sequence[Maps], labels: LabelTable) -> Alignment:
@@ -43,18 +49,37 @@ def adapt_alignment(alignment: Alignment, heads: Sequence[Maps], labels: LabelTa
 
 
 def begin_from(
-    atlas: Atlas, maps: Maps, settings: AtlasSettings, each: Callable[..., list[Any]] = run_serially
+    atlas: Atlas,
+    maps: Maps,
+    labels: LabelTable,
+    settings: AtlasSettings,
+    each: Callable[..., list[Any]] = run_serially,
 ) -> AtlasState:
-    """State after the first step: the mesh of an atlas fitted to aligned maps (S, X, Y, Z)."""
+    """State after the first step: the mesh of an atlas fitted to aligned maps (S, X, Y, Z).
+
+    Maps have values of `labels`, whose structures are those of the atlas, or parts of them.
+    """
     trained = [s.trained for s in atlas.labels.structures]
     reference = atlas.nodes + (np.array(maps.shape[1:]) - 1) / 2
     vague = np.ascontiguousarray(smooth(atlas, BLUR).alpha[:, trained])
     vague /= vague.sum(1, keepdims=True)
-    positions = np.stack(each(_fit_head, (reference, atlas.tetrahedra, vague, settings), maps))
+    whole = to_wholes(atlas.labels, labels)
+    K = len(whole)
+    positions = np.stack(each(_fit_head, (reference, atlas.tetrahedra, vague, settings), whole[maps]))
     alpha, data = estimate_probabilities(
-        positions, atlas.tetrahedra, maps, vague.shape[1], settings, settings.first_em_passes
+        positions, atlas.tetrahedra, maps, K, settings, settings.first_em_passes
     )
     return AtlasState(1, reference, atlas.tetrahedra, positions, alpha, data)
+
+
+def to_wholes(coarse: LabelTable, fine: LabelTable) -> npt.NDArray[np.uint8]:
+    """Position among the trained structures of `coarse` of each trained structure of `fine`, or of its whole.
+
+    A KeyError names a structure that `coarse` lacks.
+    """
+    position = {s.name: k for k, s in enumerate(s for s in coarse.structures if s.trained)}
+    rows = [s for s in fine.structures if s.trained]
+    return np.array([position[s.name if s.name in position else s.part_of or s.name] for s in rows], np.uint8)
 
 
 def _fit_head(

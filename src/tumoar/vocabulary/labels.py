@@ -45,7 +45,7 @@ class Gmm:
 
 @dataclass(frozen=True)
 class Structure:
-    """A normal head structure l."""
+    """A normal head structure l; `part_of` names the structure of a coarser table that it belongs to."""
 
     name: str
     index: int
@@ -56,6 +56,7 @@ class Structure:
     mirror: str | None = None
     trained: bool = True
     snomed: Code | None = None
+    part_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,13 @@ class TumorClass:
 
 @dataclass(frozen=True)
 class Organ:
-    """An output structure with its TG-263 name: a union of normal structures or tumor classes."""
+    """An output structure, by TG-263 name: structures or tumor classes. Reports hide `tissue` at first."""
 
     name: str
     kind: str
     structures: tuple[str, ...] = ()
     tumor: tuple[str, ...] = ()
+    tissue: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -122,13 +124,14 @@ class LabelTable:
                 (g.name in used) == (g.role not in TUMOR_STATES),
                 f"gmm '{g.name}' must belong to a structure if and only if it is not one of core or edema",
             )
+        mixed = [n for n in self.wholes if len({self.structures[l].in_brain for l in self.parts(n)}) > 1]
+        _require(not mixed, f"only some parts of {', '.join(mixed)} are part of the brain")
         cavities = [s for s in self.structures if self._role(s) == "cavity"]
         _require(len(cavities) <= 1, "more than one structure is a cavity")
         _require(all(s.in_brain for s in cavities), "the cavity is not part of the brain")
         tumor_names = {t.name for t in self.tumor}
-        _require(
-            tumor_names == set(TUMOR_STATES), f"tumor classes are {sorted(tumor_names)}, not core and edema"
-        )
+        is_known = tumor_names == set(TUMOR_STATES)
+        _require(is_known, f"tumor classes are {sorted(tumor_names)}, not core and edema")
         for o in self.organs:
             unknown = (set(o.structures) - set(by_name)) | (set(o.tumor) - tumor_names)
             _require(not unknown, f"organ '{o.name}' has unknown parts {sorted(unknown)}")
@@ -165,6 +168,20 @@ class LabelTable:
     def l(self, name: str) -> int:
         """Position of a structure by name."""
         return _position(self.structures, name)
+
+    def parts(self, name: str) -> tuple[int, ...]:
+        """Positions of a structure and of its parts; empty if the table has none of them."""
+        return tuple(l for l, s in enumerate(self.structures) if name in (s.name, s.part_of))
+
+    @cached_property
+    def wholes(self) -> tuple[str, ...]:
+        """Names of the structures of which these are parts, or of those that are part of none."""
+        return tuple(dict.fromkeys(s.part_of or s.name for s in self.structures))
+
+    @cached_property
+    def whole_of_l(self) -> npt.NDArray[np.int64]:
+        """(K,) position among `wholes` of each structure."""
+        return np.array([self.wholes.index(s.part_of or s.name) for s in self.structures])
 
     def x_named(self, name: str) -> int:
         """Position of a mixture by name."""
@@ -319,17 +336,6 @@ def add_cavity(labels: LabelTable, *, blood: bool = True) -> LabelTable:
     )
 
 
-def take_colors(labels: LabelTable, source: LabelTable) -> LabelTable:
-    """The table with the colors that another one gives to structures and tumor classes of the same name."""
-    rows: list[Structure | TumorClass] = [*source.structures, *source.tumor]
-    colors = {row.name: row.color for row in rows}
-    return replace(
-        labels,
-        structures=tuple(replace(s, color=colors.get(s.name, s.color)) for s in labels.structures),
-        tumor=tuple(replace(t, color=colors.get(t.name, t.color)) for t in labels.tumor),
-    )
-
-
 def _coded(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: Code(**v) if k == "snomed" else v for k, v in row.items()}
 
@@ -338,8 +344,8 @@ def _structure(row: Mapping[str, Any]) -> Structure:
     return Structure(**_coded(row))
 
 
-def _organ(name: str, kind: str, structures: Iterable[str] = (), tumor: Iterable[str] = ()) -> Organ:
-    return Organ(name, kind, tuple(structures), tuple(tumor))
+def _organ(structures: Iterable[str] = (), tumor: Iterable[str] = (), **row: Any) -> Organ:
+    return Organ(structures=tuple(structures), tumor=tuple(tumor), **row)
 
 
 def _position(rows: tuple[Any, ...], name: str) -> int:
@@ -373,24 +379,20 @@ def _require_kinds(row: Structure | Gmm | TumorClass | Organ) -> None:
     elif isinstance(row, Organ):
         parts = (row.kind, *row.structures, *row.tumor)
         _require(all(isinstance(part, str) for part in parts), f"parts of organ '{name}' are not names")
+        _require(isinstance(row.tissue, bool | None), f"tissue of organ '{name}' must be true or false")
     else:
-        _require(
-            type(row.index) is int and 0 <= row.index <= 255,
-            f"'{name}' has index {row.index!r}, not 0 to 255",
-        )
+        is_index = type(row.index) is int and 0 <= row.index <= 255
+        _require(is_index, f"'{name}' has index {row.index!r}, not 0 to 255")
         is_color = isinstance(row.color, str) and re.fullmatch("#[0-9a-f]{6}", row.color)
         _require(bool(is_color), f"'{name}' has color {row.color!r}")
         code = row.snomed or Code("0", "none")
-        _require(
-            all(isinstance(text, str) and len(text) <= _LONGEST for text in (code.value, code.meaning)),
-            f"the code of '{name}' is not text",
-        )
+        is_text = all(isinstance(text, str) and len(text) <= _LONGEST for text in (code.value, code.meaning))
+        _require(is_text, f"the code of '{name}' is not text")
     if isinstance(row, Structure):
-        _require(
-            isinstance(row.in_brain, bool) and isinstance(row.trained, bool),
-            f"in_brain and trained of '{name}' must be true or false",
-        )
+        are_flags = isinstance(row.in_brain, bool) and isinstance(row.trained, bool)
+        _require(are_flags, f"in_brain and trained of '{name}' must be true or false")
         _require(row.side in _SIDES, f"'{name}' has side {row.side!r}, not left or right")
+        _require(isinstance(row.part_of, str | None), f"part_of of '{name}' is not a name")
 
 
 def _require_unique(kind: str, field: str, values: list[Any]) -> None:

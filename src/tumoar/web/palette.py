@@ -22,6 +22,6 @@ COLORS = {
 OTHER = "#ffffff"
 
 
-def color_of(structure: str) -> str:
-    """Color of a structure, by its TG-263 name without the side."""
-    return COLORS.get(structure, COLORS.get(structure.rsplit("_", 1)[0], OTHER))
+def color_of(structure: str, other: str = OTHER) -> str:
+    """Color of a structure, by its TG-263 name without the side; `other` if it has none here."""
+    return COLORS.get(structure, COLORS.get(structure.rsplit("_", 1)[0], other))

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from tumoar.geometry.orientation import find_orientation
 from tumoar.io.manifest import REPORT
+from tumoar.report.content import organ_color
 from tumoar.report.page import read_page
 from tumoar.result.prediction import describe_interval
 from tumoar.result.segmentation import STORED, Volume
@@ -102,7 +103,7 @@ class Review:
     def describe(self) -> dict[str, Any]:
         """What does not change while the review is open."""
         result, grid = self.session.result, self.orientation.grid
-        files = result.manifest["files"]
+        files, organs = result.manifest["files"], {organ.name: organ for organ in result.table.organs}
         return {
             "name": self.folder.name,
             "result": self.session.identity,
@@ -113,7 +114,8 @@ class Review:
             "structures": [
                 {
                     "name": name,
-                    "color": color_of(name),
+                    "color": color_of(name, organ_color(result.table, organs[name])),
+                    "whole": bool(organs[name].tissue) or len(organs[name].structures) > 2,
                     "predicted": f"predicted/{name}.nii.gz" in files,
                 }
                 for name in self.session.names

@@ -217,7 +217,7 @@ function choose(s, jump) {
 // The voxel of a structure that is nearest to its center.
 function center(s) {
   const [X, Y] = view.shape;
-  const [all, bit] = [view.now, 1 << s];
+  const [all, bit] = view.bits(s);
   const sum = [0, 0, 0];
   let n = 0;
   const each = (tell) => {

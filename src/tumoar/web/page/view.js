@@ -37,8 +37,8 @@ export class View {
     this.data = null;
     [this.shape, this.spacing, this.structures] = [shape, spacing, structures];
     const count = shape[0] * shape[1] * shape[2];
-    this.now = new Uint32Array(count); // bit s: structure s, as corrected
-    this.automatic = new Uint32Array(count);
+    const words = () => Array.from({ length: Math.ceil(structures.length / 32) }, () => new Uint32Array(count));
+    [this.now, this.automatic] = [words(), words()]; // see `bits`; as corrected, and before
     this.shown = structures.map(() => true);
     this.active = 0;
     this.at = shape.map((n) => Math.floor(n / 2));
@@ -119,9 +119,14 @@ export class View {
     this.draw();
   }
 
+  // Where the voxels of structure s are marked: in words of 32 structures, and the bit in them.
+  bits(s, which = "now") {
+    return [this[which][s >> 5], 1 << (s & 31)];
+  }
+
   // Bits of a mask, the lowest of each byte first.
   setMask(which, s, packed) {
-    const [all, bit] = [this[which], 1 << s];
+    const [all, bit] = this.bits(s, which);
     for (let i = 0; i < all.length; i++) all[i] = (packed[i >> 3] >> (i & 7)) & 1 ? all[i] | bit : all[i] & ~bit;
   }
 
@@ -143,10 +148,12 @@ export class View {
       return;
     }
     const label = new Uint8Array(this.data.count);
-    const masks = this.before ? this.automatic : this.now;
     // Smaller structures are listed first and lie on top; the brain would hide all of them.
-    const order = this.structures.map((_, s) => s).filter((s) => this.shown[s] && this.structures[s].name !== "Brain");
-    for (const s of order.reverse()) for (let i = 0; i < label.length; i++) if (masks[i] & (1 << s)) label[i] = s + 1;
+    const order = this.structures.map((_, s) => s).filter((s) => this.shown[s] && !this.structures[s].whole);
+    for (const s of order.reverse()) {
+      const [all, bit] = this.bits(s, this.before ? "automatic" : "now");
+      for (let i = 0; i < label.length; i++) if (all[i] & bit) label[i] = s + 1;
+    }
     if (this.labels) {
       this.labels.img = label;
       this.nv.updateGLVolume();
@@ -232,14 +239,17 @@ export class View {
   }
 
   structureSlice(plane, index, s, which = "now") {
-    const [all, bit] = [this[which], 1 << s];
+    const [all, bit] = this.bits(s, which);
     return this.slice(plane, index, (at) => (all[at] & bit ? 1 : 0));
   }
 
   names(at = this.at) {
     const i = at[0] + this.shape[0] * (at[1] + this.shape[1] * at[2]);
-    const masks = this.before ? this.automatic : this.now;
-    return this.structures.filter((_, s) => masks[i] & (1 << s)).map((s) => s.name);
+    const inside = (_, s) => {
+      const [all, bit] = this.bits(s, this.before ? "automatic" : "now");
+      return all[i] & bit;
+    };
+    return this.structures.filter(inside).map((s) => s.name);
   }
 
   draw() {
@@ -274,7 +284,7 @@ export class View {
       const inside = this.structureSlice(plane, index, s, which);
       if (!inside.includes(1) && s !== this.active) continue;
       const { color } = this.structures[s];
-      if (this.fill > 0 && this.structures[s].name !== "Brain") this.drawBitmap(tile, inside, rgb(color), 255 * this.fill);
+      if (this.fill > 0 && !this.structures[s].whole) this.drawBitmap(tile, inside, rgb(color), 255 * this.fill);
       if (!this.outlines) continue;
       this.drawOutline(tile, inside, color, s === this.active ? 2.6 : 1.5, []);
       if (s !== this.active) continue;

@@ -39,8 +39,7 @@ SHARE = 0.3
 BLOOD_SHARE = 30.0
 """The same where the images show blood. Each of the three Gaussians of core can become wide enough for it."""
 UNLIKE_SHARE = 0.03
-"""The same where the images show nothing that clearly fills a cavity. Its fluid can widen until it holds
-necrosis."""
+"""The same where the images show nothing that fills a cavity. Its fluid can widen until it holds necrosis."""
 SHARES = (UNLIKE_SHARE, SHARE, BLOOD_SHARE)
 """The same by what the images show (`find_kinds`)."""
 CLEAR = 1.6
@@ -202,7 +201,7 @@ def _find_fluid(
 
 def find_kinds(found: Fillings) -> npt.NDArray[np.uint8]:
     """(X, Y, Z) index into `SHARES`, by what the images show."""
-    return np.select([found.blood, found.clear], [2, 1], 0).astype(np.uint8)
+    return np.select([found.blood, found.any], [2, 1], 0).astype(np.uint8)
 
 
 def find_odds(kinds: npt.NDArray[np.uint8], factor: Array) -> Array:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from patients import GROUPS, PROJECT, RESULTS, group_of, patients
+from plots import model_of, stamp
 from scipy import ndimage
 
 from tumoar.io.nifti import read_nifti
@@ -35,6 +36,7 @@ from tumoar.review.strokes import group_parts
 BRUSH = 10.0
 """Radius of the brush, mm."""
 AIM = 0.95
+CURVE = PROJECT / "docs" / "images" / "review_curve.png"
 DRAWN, SAMPLED = "drawn", "sampled"
 ARMS = {DRAWN: False, SAMPLED: True}
 
@@ -196,6 +198,7 @@ def plot(found: list[Found], users: Sequence[str], path: Path) -> None:
         ax.set(xlabel=f"strokes, {user}", ylabel="Dice of the GTV")
         ax.legend(loc="lower right", frameon=False)
     fig.savefig(path, dpi=110)
+    stamp(path, model_of("accuracy"))
 
 
 def main() -> None:
@@ -232,7 +235,7 @@ def main() -> None:
     if options.write:
         page = options.write.read_text(encoding="utf-8") if options.write.exists() else ""
         options.write.write_text(page.split("| patient |")[0] + "\n".join(lines) + "\n", encoding="utf-8")
-        plot(found, users, PROJECT / "research" / "figures" / "review.png")
+        plot(found, users, CURVE)
     print(json.dumps(figures))
 
 

@@ -174,7 +174,7 @@ def heads(path):
 def table(path):
     from tumoar.cli.train import _labels
 
-    return _labels(path)
+    return _labels(path, None)
 
 
 def masks(path):

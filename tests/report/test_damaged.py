@@ -76,7 +76,7 @@ DAMAGED = {
     "a color": [(("volumes", 0, "color"), "red;x:y"), (("legend", 0, "color"), "#12345")],
     "no width": [(("intensity", 0, "components", 0, "sd"), 0)],
     "no values": [(("intensity", 0, "density"), []), (("convergence", "objective"), [])],
-    "no chain": [(("convergence", "chains"), []), (("convergence", "chains", 0, "GTV"), [])],
+    "no chain": [(("convergence", "chains"), 0), (("convergence", "chains", 0, "GTV"), [])],
     "uneven": [(("convergence", "chains", 0, "GTV", 0), ...), (("dose", 0, "volume"), [1.0])],
     "shape": [(("grid", "shape"), [48, 48]), (("grid", "shape", 0), 0)],
     "affine": [(("grid", "affine"), [[1, 0, 0, 0]])],

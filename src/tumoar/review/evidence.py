@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tumoar.geometry.distance import depth, distance_to
+from tumoar.numerics.threads import map_threads
 from tumoar.review.strokes import Mask
 
 Field = npt.NDArray[np.float32]
@@ -97,11 +98,14 @@ def weigh(told: Told, outline: Outline, where: Mask) -> Field:
         return out
     near, prior = best
     at = np.flatnonzero(where & (distance_to(told > 0, outline.spacing) <= FAR * near))
-    for some in np.array_split(at, 1 + len(at) // 4096):
+
+    def count(some: npt.NDArray[np.intp]) -> None:
         voxels = _voxels(outline, some, whiten)
         far, alike = _compare(voxels, examples)
         counts = (np.exp(-0.5 * far / near**2) * alike) @ np.stack([weights * is_in, weights * ~is_in], 1)
         out.ravel()[some] = _contradict(counts, prior, voxels)
+
+    map_threads(count, np.array_split(at, 1 + len(at) // 4096))
     return out
 
 

@@ -165,7 +165,7 @@ def read_state(path: Path) -> State:
         volumes=arrays["volumes"],
         islands=np.unpackbits(arrays["islands"], count=level.size).reshape(shape).astype(bool),
         log_factor=arrays["log_factor"] * np.float32(-NATS),
-        fillings=arrays.get("fillings", np.zeros_like(arrays["use"])),
+        fillings=arrays.get("fillings", np.ones_like(arrays["use"])),
         fixed_z=fixed["fixed_z"],
         fixed_y=fixed["fixed_y"],
         placed=place(section_atlas(sections, path), arrays["matrix"], grid),
